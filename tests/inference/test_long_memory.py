@@ -11,9 +11,11 @@ import octobert
 from octobert.config.loading import parse
 from octobert.core import budget, environment
 from octobert.core.errors import DataError, OctobertError
+from octobert.evaluation import latency
 from octobert.inference.batching import run_rows
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
+from octobert.quantization import observer
 from tests.support.runs import write_pairs
 
 # Of the tiny encoders.
@@ -100,12 +102,22 @@ def test_a_run_says_it(checkpoint, tmp_path: Path, free, part: str) -> None:
         "task": {"embedding": {"text": "sentence1"}},
         "data": {"source": str(data), "calibrate": {"from": "train", "samples": 1000}},
         "targets": ["ort-cpu"],
-        "benchmark": False,
     }
-    asked.pop("benchmark")
     free(1, LONGEST - 1)
     place = "calibration row" if part == "train" else "row"
     with pytest.raises(
         OctobertError, match=rf"{place} \d+: a text of 64 tokens would take too much"
     ):
         runner.run(parse(asked), tmp_path / "out", executor=inline.run)
+
+
+def test_shapes_that_somebody_states() -> None:
+    with pytest.raises(
+        OctobertError,
+        match=r"benchmark: a batch of 1,048,576 rows of 512 tokens would take too much memory",
+    ):
+        latency.random_workload(2**20, 512, 100, seed=0)
+
+
+def test_heads_are_those_of_the_graph(bert) -> None:
+    assert observer.heads_of(bert.model) == HEADS == bert.sizes.heads

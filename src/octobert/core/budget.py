@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 
 from octobert.core import environment
-from octobert.core.errors import DataError, OctobertError
+from octobert.core.errors import DataError, OctobertError, RecipeError
 
 # Bytes. What takes less is not asked about: to look at the memory takes a part of a millisecond.
 _LITTLE = 64 << 20
+# Bytes of a token in a batch, at least: two states of the width of base models.
+_TOKEN = 2 * 768 * 4
 # Addresses that libraries reserve for threads and mapped files, beside the memory that they use.
 _RESERVED = 8 << 30
 
@@ -63,6 +65,21 @@ def check_size(kind: type[OctobertError], what: str, needed: int, *, where: obje
     """
     fix = "check the file, or use a machine with more memory"
     check(kind, what, needed, where=str(where), fix=fix, share=2)
+
+
+def check_batch(batch: int, sequence: int, *, where: str) -> None:
+    """Check that there is memory for a batch of a shape that somebody states.
+
+    Raises:
+        RecipeError: there is not.
+    """
+    check(
+        RecipeError,
+        f"a batch of {batch:,} rows of {sequence:,} tokens",
+        _TOKEN * batch * sequence,
+        where=where,
+        fix="choose a smaller one",
+    )
 
 
 class Attention:

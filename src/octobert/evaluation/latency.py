@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 
 from octobert.config.measuring import Benchmark
+from octobert.core import budget
 from octobert.core.errors import ModelError
 from octobert.core.estimate import Estimate, geometric_mean, quantile
 from octobert.core.measurements import Footprint, Latency, Load, Speedup, Throughput
@@ -77,6 +78,7 @@ def random_workload(batch: int, sequence: int, vocabulary: int, seed: int) -> Wo
         >>> random_workload(2, 8, 100, seed=0).rounds[0]["input_ids"].shape
         (2, 8)
     """
+    budget.check_batch(batch, sequence, where="benchmark")
     ids = np.random.default_rng(seed).integers(0, vocabulary, (batch, sequence), dtype=np.int64)
     feeds = {
         "input_ids": ids,

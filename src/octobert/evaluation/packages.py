@@ -146,7 +146,7 @@ def judge(
     write(task, rows, results[model.name], predictions=predictions, nbest=nbest)
     reference = candidates.float_of(model, device=device)
     if reference is not None:
-        session = model.with_vectors(candidates.open_candidate(reference, 0))
+        session = model.with_vectors(candidates.open_candidate(reference, 0, heads=model.heads))
         name = reference.title
         outputs = run_rows(
             session,

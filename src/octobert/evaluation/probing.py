@@ -41,6 +41,6 @@ def probed(model: FinishedModel) -> Closeness | None:
         tokenizer = model.tokenizer(task)
         encoded = rows_like(("",) * max(1, model.facts().texts), task, tokenizer)
         ours = predictor.outputs(encoded.flat)
-    session = model.with_vectors(candidates.open_candidate(reference, 0))
+    session = model.with_vectors(candidates.open_candidate(reference, 0, heads=model.heads))
     floating = run_rows(session, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
     return closeness(task, ours, floating, encoded)

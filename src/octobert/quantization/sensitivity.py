@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
+from octobert.core import budget
 from octobert.core.errors import ModelError, reason
 from octobert.core.plan import LIMITS, OUTPUT, Quantizer, QuantPlan, Site
 from octobert.core.ranges import TensorStatistics
@@ -25,13 +26,15 @@ from octobert.core.results import Sensitivity, SiteSensitivity
 from octobert.core.session import GRAPH_METADATA, read_outputs
 from octobert.data.encoded import Encoded, feeds_of
 from octobert.graph import operators, qdq
-from octobert.quantization import search
+from octobert.quantization import observer, search
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 # Signal-to-noise ratio of a value without error, whose ratio would be infinite.
 _EXACT_DB = 200.0
+# Bytes of a pair of tokens in a head: float32 scores, what softmax makes of them, and the derivatives of both.
+_PAIR = 16
 # Numbers of outputs whose variance says little, and the part of their mean square that it is at least taken for.
 _FEW, _HARDLY = 16, 1e-3
 # A unit stays in float whose expected error is more than `ALONE` of the variance of the outputs (for vectors of length 1 a
@@ -82,6 +85,12 @@ def estimate(
 
     from octobert.graph import torch_graph
 
+    # Derivatives need what softmax reads and makes in all layers.
+    layers = len(operators.of_type(model.graph, "Softmax"))
+    pair = _PAIR * layers * observer.heads_of(model)
+    rows = [row for row in rows if budget.fits(pair * len(row) ** 2)]
+    if not rows:
+        return _unknown("there is not enough memory for the derivatives of such long texts")
     names = [str(value.name) for value in model.graph.outputs]
     inputs = [str(value.name) for value in model.graph.inputs]
     one, forms = _write_forms_(model.graph, plan, scales)

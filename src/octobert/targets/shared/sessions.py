@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from octobert.core import environment
+from octobert.core import budget, environment
 from octobert.core.capability import Probe
 from octobert.core.errors import DataError, ModelError, OctobertError, TargetError, reason
 from octobert.core.heads import HEADS
@@ -192,6 +192,7 @@ class StaticShapeSession:
         self._session, self._pads = session, largest is None
         self._shorter = dict(sorted(shorter.items()))
         self._batch, self._sequence = largest or session.shape
+        budget.check_batch(self._batch, self._sequence, where="shape")
         self.outputs, self.precision = session.outputs, session.precision
         self.threads, self.streams, self.prepares_shapes = session.threads, session.streams, False
 
