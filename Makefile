@@ -7,6 +7,13 @@ TESTS := $(BIN)/$(TESTING)
 # What depends on versions of other packages.
 NEWEST := $(addprefix tests/,graph targets models quantization inference cli)
 
+# What `make test-python` runs.
+WITHOUT_TORCH := $(addprefix tests/,config core data report inference evaluation cli)
+
+# `make test-cpus`: the emulator, and a CPU with AVX2 and without AVX-512 and VNNI.
+QEMU := qemu-x86_64-static
+AVX2 := Haswell,-pcid,-x2apic,-tsc-deadline,-hle,-invpcid,-rtm
+
 # SIGKILLs of `make soak-kills`, and what is killed.
 KILLS := 1000
 FLOWS := run,publish,search,auto,qat,finetune,embed,predict,tune
@@ -17,7 +24,7 @@ SHARED := ../shared
 # Versions of sentence-transformers whose answers octobert is compared with.
 REFERENCES := 5.7.0 6.2.0
 
-.PHONY: install demo screenshots test test-slow test-web test-shared test-cluster test-clients test-newest coverage wheel-test test-reference lint docs bench bench-auto bench-olive fuzz soak soak-kills clean
+.PHONY: install demo screenshots test test-slow test-web test-shared test-cluster test-clients test-newest test-cpus test-python coverage wheel-test test-reference lint docs bench bench-auto bench-olive fuzz soak soak-kills clean
 
 install: .venv/installed
 
@@ -77,6 +84,35 @@ test-newest: install
 	runs/newest/bin/pip install --quiet --upgrade --upgrade-strategy eager $$(grep ^torch== constraints.txt) -e ".[dev,demo]"
 	runs/newest/bin/$(TESTING) $(NEWEST)
 	$(BIN)/python -m pytest -m needs_network tests/targets/test_oldest_onnxruntime.py
+
+# What depends on the CPU's instructions, as a CPU with AVX2 alone has it: one process for each file, because children would run on the
+# real CPU. qemu-user-static is installed where apt can do that; skipped where it is not, and on other CPUs than x86.
+test-cpus: install
+	@command -v $(QEMU) > /dev/null || { apt-get update -qq && apt-get install -qq -y --no-install-recommends qemu-user-static; } > /dev/null 2>&1 || true
+	@if [ "$$(uname -m)" != x86_64 ] || ! command -v $(QEMU) > /dev/null; then \
+	  echo "test-cpus: skipped, because $(QEMU) is not here and apt cannot install it, or this CPU is not x86"; \
+	else \
+	  mkdir -p runs/avx2/proc && \
+	  sed 's/^flags.*/flags\t\t: fpu sse sse2 ssse3 sse4_1 sse4_2 avx f16c fma bmi1 bmi2 avx2/' /proc/cpuinfo > runs/avx2/proc/cpuinfo && \
+	  grep -rlE 'mark\.kernels' tests --include='test_*.py' | xargs -P 4 -I FILE \
+	    $(QEMU) -cpu $(AVX2) -L runs/avx2 $(BIN)/python -m pytest -p no:xdist -p no:cacheprovider -m kernels FILE; \
+	fi
+
+# The newest Python of the system or of pyenv, in an environment of its own without torch, whose builds for it may bring gigabytes of
+# CUDA: what needs torch is skipped. Where there is none that is newer than $(PYTHON), everything is.
+test-python:
+	@newest=$$(ls /usr/bin/python3.[0-9]* /usr/local/bin/python3.[0-9]* $$HOME/.pyenv/versions/3.*/bin/python3.[0-9]* 2> /dev/null | \
+	  grep -E '/python3\.[0-9]+$$' | awk -F/ '{print $$NF, $$0}' | sort -V | tail -n 1 | cut -d ' ' -f 2); \
+	if [ -z "$$newest" ] || ! "$$newest" -c "import subprocess, sys, venv; \
+	    own = subprocess.check_output(['$(PYTHON)', '-c', 'import sys; print(sys.version_info[1])']); \
+	    sys.exit(sys.version_info[1] <= int(own))"; then \
+	  echo "test-python: skipped, because no Python that is newer than $(PYTHON) is installed"; \
+	else \
+	  "$$newest" -m venv runs/python && \
+	  runs/python/bin/pip install --quiet -c constraints.txt -e ".[openvino,tune,metrics,web]" transformers safetensors sentencepiece \
+	    fastapi hatchling hypothesis markdown-it-py pytest pytest-xdist scikit-learn seqeval tritonclient && \
+	  runs/python/bin/$(TESTING) -m "not slow and $(ALONE)" $(WITHOUT_TORCH); \
+	fi
 
 # Each version in an environment of its own, beside the packages of this one.
 test-reference: install

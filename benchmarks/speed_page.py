@@ -26,20 +26,13 @@ from speed_results import (
     read_all,
 )
 
+from octobert.core import cpus
 from octobert.core.errors import OctobertError
 from octobert.core.files import atomic_write
 
 PAGE = Path(__file__).parents[1] / "docs" / "evidence" / "speed.md"
 NOTEBOOK = ("NNCF: padded", "NNCF, bf16: padded")
-_NAMES = {
-    "amx": "AMX",
-    "avx512-vnni": "AVX512-VNNI",
-    "avx-vnni": "AVX-VNNI",
-    "avx512": "AVX512 without VNNI",
-    "avx2": "AVX2 alone",
-    "arm-i8mm": "Arm with I8MM",
-    "arm-dotprod": "Arm with dot products",
-}
+_NAMES = {kind.name: kind.title for kind in cpus.KINDS}
 _INTRODUCTION = f"""# Speed compared with other tools
 
 `python benchmarks/speed.py` measures on the machine at hand, writes a file into `benchmarks/results`, and makes this page of

@@ -10,6 +10,7 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
+from octobert.core import cpus
 from octobert.core.errors import OctobertError
 from octobert.core.files import atomic_write
 from octobert.core.frozen import FrozenModel, first_problem
@@ -36,16 +37,6 @@ RIVALS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 # The target whose single rows run on models of static lengths; what it is compared with is that of the target before the comma.
 STATIC = "octobert openvino-cpu, static lengths"
-# Features of a CPU, the fastest in 8 bits first, and the kind that they make. Later ones do not count.
-_KINDS = {
-    "amx_int8": "amx",
-    "avx512_vnni": "avx512-vnni",
-    "avx_vnni": "avx-vnni",
-    "avx512f": "avx512",
-    "avx2": "avx2",
-    "i8mm": "arm-i8mm",
-    "asimddp": "arm-dotprod",
-}
 BF16 = {"avx512_bf16", "amx_bf16"}
 
 
@@ -244,9 +235,9 @@ def kind_of(features: Iterable[str], cpu: str = "") -> str:
         >>> kind_of(("avx2", "avx512f", "avx512_vnni", "amx_int8")), kind_of(("asimddp",)), kind_of((), "Apple M4")
         ('amx', 'arm-dotprod', 'apple-m4')
     """
-    own = set(features)
+    kind = cpus.kind_of(tuple(features))
     name = re.sub(r"[^a-z0-9]+", "-", cpu.lower()).strip("-")
-    return next((kind for feature, kind in _KINDS.items() if feature in own), name or "unknown")
+    return kind.name if kind else name or "unknown"
 
 
 def spread(samples: Sequence[float]) -> Spread:
@@ -333,7 +324,7 @@ def read_all(folder: Path) -> list[Result]:
             expected="speed-*.json",
             fix="measure first: python benchmarks/speed.py",
         )
-    order = list(_KINDS.values())
+    order = [kind.name for kind in cpus.KINDS]
     return sorted(
         results,
         key=lambda r: (

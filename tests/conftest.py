@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import gc
+import importlib.util
 import os
 import pickle
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ from tests.support.runs import (
     write_pairs,
 )
 
+HAS_TORCH = importlib.util.find_spec("torch") is not None
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 # The longest files start first, so that no process ends minutes after the others. They need nothing from each other; the fourth
 # makes what most later ones wait for.
@@ -111,6 +113,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                     reason="the real data sets and checkpoints are not beside the repository"
                 )
             )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Skip what needs PyTorch where it is not installed (`make test-python`)."""
+    report = yield
+    error = call.excinfo.value if call.excinfo else None
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch" and not HAS_TORCH:
+        report.outcome = "skipped"
+        report.longrepr = (str(item.path), 0, "Skipped: torch is not installed")
+    return report
 
 
 def pytest_collection_finish() -> None:

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from octobert.core.plan import Quantizer
 from octobert.graph import qdq
 
+pytestmark = pytest.mark.kernels
 INPUTS = {"uint8": (0, 0, 255), "int8": (0, -128, 127)}
 
 

@@ -452,6 +452,8 @@ def test_q_and_k_stay_float_where_products_saturate(bert_sites, bert_ranges) -> 
         (("avx2", "avx512f", "avx512_vnni"), False),
         (("asimddp", "i8mm"), False),
         ((), False),
+        (("ssse3",), True),
+        (("asimddp", "i8mm", "bf16"), False),
     ],
 )
 def test_8_bit_products_saturate_on_x86_without_vnni(features, expected) -> None:

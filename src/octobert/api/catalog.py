@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,12 +13,41 @@ if TYPE_CHECKING:
     from octobert.core.plan import Placement
     from octobert.tasks import TaskPlugin
 
+# For the import of a runtime.
+_SECONDS = 60
+_DEADLY = (
+    "importing {} ends Python at once: a known cause is a /proc/cpuinfo or /sys that is absent or of another machine, as in "
+    "sandboxes and emulated systems"
+)
+
 
 def list_targets() -> dict[str, tuple[Capabilities, Probe]]:
     """Every target: what it accepts, and whether it can run on this machine."""
     from octobert import targets
+    from octobert.core.capability import Probe
+    from octobert.targets import runtimes
 
-    return {name: (module.CAPABILITIES, module.probe()) for name, module in sorted(targets.each())}
+    found = {}
+    for name, module in sorted(targets.each()):
+        table = module.CAPABILITIES
+        deadly = [p for p in runtimes.load(table.runtime).PACKAGES if _ends_python(p)]
+        found[name] = (
+            table,
+            Probe(available=False, missing=_DEADLY.format(deadly[0])) if deadly else module.probe(),
+        )
+    return found
+
+
+@functools.cache
+def _ends_python(package: str) -> bool:
+    """Whether importing a runtime ends the process, tried in a child: no exception says so."""
+    from octobert.core import processes
+
+    if package in sys.modules or importlib.util.find_spec(package) is None:
+        return False
+    code = f"try:\n import {package}\nfinally:\n print({package!r})"
+    output = processes.output_of((sys.executable, "-c", code), seconds=_SECONDS)
+    return output is not None and package not in output.splitlines()
 
 
 def list_tasks() -> dict[str, TaskPlugin]:

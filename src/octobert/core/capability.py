@@ -14,6 +14,8 @@ from octobert.core.session import RuntimeOption
 
 # Features of x86 CPUs for 8-bit products. A CPU with none of them computes these products slowly, and they saturate.
 INTEGER_UNITS = ("avx512_vnni", "avx_vnni", "amx_int8")
+# Features that only x86 CPUs have: (V)PMADDUBSW is of SSSE3.
+_X86 = {"ssse3", "avx2"}
 
 
 class Activations(FrozenModel):
@@ -239,8 +241,16 @@ def saturates(capabilities: Capabilities, features: Collection[str]) -> bool:
     Args:
         features: of the CPU (`Environment.features`).
     """
-    needed = set(capabilities.saturates_without)
-    return bool(needed) and "avx2" in features and needed.isdisjoint(features)
+    return bool(capabilities.saturates_without) and x86_saturates(features)
+
+
+def x86_saturates(features: Collection[str]) -> bool:
+    """Return whether a CPU is an x86 one without units for 8-bit products.
+
+    Args:
+        features: as for `saturates`.
+    """
+    return not _X86.isdisjoint(features) and {*INTEGER_UNITS}.isdisjoint(features)
 
 
 def violations(plan: QuantPlan, capabilities: Capabilities) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 import platformdirs
 
-from octobert.core import cgroups, plugins
+from octobert.core import cgroups, cpus, plugins
 from octobert.core.files import storage_errors
 from octobert.core.frozen import FrozenModel, Row, Tabular
 
@@ -44,6 +44,7 @@ SIMULATING = (
 )
 # Instruction sets that matter for 8-bit and bfloat16 arithmetic, as the kernel names them; later ones are faster.
 FLAGS = (
+    "ssse3",
     "avx2",
     "avx512f",
     "avx512_vnni",
@@ -55,6 +56,7 @@ FLAGS = (
     "amx_fp16",
     "asimddp",
     "i8mm",
+    "bf16",
 )
 
 
@@ -124,17 +126,7 @@ def today() -> datetime.date:
 
 def findings(here: Environment) -> list[str]:
     """Consequences of a machine and its packages for 8-bit models, in sentences."""
-    sentences = []
-    if not {"avx512_vnni", "avx_vnni", "amx_int8", "i8mm"} & set(here.features):
-        sentences.append(
-            "this CPU has no 8-bit dot product instruction (VNNI, AMX or i8mm): 8-bit models are smaller here, but hardly "
-            "faster, and products of uint8 and int8 can saturate."
-        )
-    if {"avx512_bf16", "amx_bf16"} & set(here.features):
-        sentences.append(
-            "this CPU computes in bfloat16: OpenVINO runs float32 models in bfloat16 by default; octobert asks for float32, "
-            "unless the recipe sets float_parts: bfloat16."
-        )
+    sentences = [*cpus.advice(here.features)]
     quota = cgroups.limits().cores
     if quota is not None and quota < _affine():
         sentences.append(

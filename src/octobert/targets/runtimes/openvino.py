@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from octobert.core import environment, logs
-from octobert.core.capability import Probe
+from octobert.core.capability import Probe, x86_saturates
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.onnx_files import ModelSignature
 from octobert.core.session import (
@@ -334,6 +334,9 @@ class OpenvinoSession:
         if options.threads:
             options = sessions.with_streams(options)
         core, self._path, self._chosen = new_core(), path, options.device
+        if device != "CPU" and x86_saturates(environment.current().features):
+            # A plan of another device, where the user chose this CPU: its products are computed in float, which is exact.
+            core.set_property("CPU", {"LP_TRANSFORMS_MODE": False})
         with sessions.runtime_errors("openvino cannot compile the model", path):
             model = model_at(core, path)
             # Once compiled, an output also has the names of values that were merged into it.
