@@ -105,7 +105,8 @@ def _read(folder: Path, client: Client, texts: list[Text], side: str) -> list[li
     opened = Opened.from_file(str(folder / TOKENIZER))
     opened.no_padding()
     opened.enable_truncation(limit, direction=side)
-    return [opened.encode(*text).ids for text in texts]
+    encoded = opened.encode_batch([text if len(text) > 1 else text[0] for text in texts])
+    return [each.ids for each in encoded]
 
 
 def _computed(

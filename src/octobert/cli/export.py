@@ -21,7 +21,7 @@ def command(options: _options.Arguments) -> Iterator[Any]:
     for text in (
         f"Written  {exported.folder}",
         f"Install  {exported.install}",
-        "",
+        exported.unchecked,
         *exported.snippet.splitlines(),
     ):
         _show.line(text)
