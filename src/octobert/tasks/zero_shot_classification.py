@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, field_validator
 
-from octobert.core.errors import DataError, did_you_mean
+from octobert.core.errors import DataError, ModelError, did_you_mean
 from octobert.core.results import ModelMetadata
 from octobert.data.encoded import Encoded
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
@@ -179,6 +179,13 @@ class Hypothesis(Encoded):
         """The logit of entailment, less that of contradiction where labels are not weighed against each other; [1, 1]."""
         entailed, contradicted = self.weighed
         logits = outputs["logits"]
+        if max(entailed, contradicted or 0) >= len(logits):
+            raise ModelError(
+                "the model has fewer classes than its labels",
+                got=f"{len(logits)} logits",
+                expected=f"{max(entailed, contradicted or 0) + 1} or more",
+                fix="copy the model again",
+            )
         against = 0.0 if contradicted is None else logits[contradicted]
         return {"logits": (logits[entailed] - against).reshape(1, 1)}
 
