@@ -246,6 +246,7 @@ def _take_token(folder: Path, model: Model, manifest: PackageManifest) -> None:
         "default_prompt_name": task.default_prompt,
         "similarity_fn_name": task.similarity,
     }
+    write_json(folder / ABOUT, about)
     sentence_transformers.write(
         folder,
         folder,
