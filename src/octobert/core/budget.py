@@ -82,7 +82,7 @@ def check_batch(batch: int, sequence: int, *, where: str) -> None:
     )
 
 
-class Attention:
+class AttentionMemory:
     """The memory of attention in a runtime that holds scores of each pair of tokens, and what softmax makes of them.
 
     Measured peaks of ONNX Runtime with 12 heads: 2.1 to 2.3 × 12 numbers for each pair (BERT, 2,000 to 6,000 tokens), 2.8 × 12

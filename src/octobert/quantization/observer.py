@@ -180,7 +180,7 @@ def stream(
     alone = bool(rows) and isinstance(rows[0], FeedRow)
     session, layouts = open_with_outputs(model_path, values, provider, padded=not alone)
     heads = [layout[1] for layout in layouts.values() if layout.count("sequence") == 2]
-    attention = budget.Attention(
+    attention = budget.AttentionMemory(
         0 if alone else heads_of(ir.load(model_path)),
         sum(count for count in heads if isinstance(count, int)),
     )

@@ -321,7 +321,9 @@ class OrtSession:
             if len(o.shape) > 1 and isinstance(o.shape[1], str)
         }
         self.precision = "f32"
-        self._attention = budget.Attention(options.heads if provider == CPU and not every else 0)
+        self._attention = budget.AttentionMemory(
+            options.heads if provider == CPU and not every else 0
+        )
         self.prepares_shapes = provider != CPU
         self._binds = bool(
             options.entries.options.get(_IO_BINDING, options.runtime_options.get(_IO_BINDING))
