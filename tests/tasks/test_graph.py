@@ -230,7 +230,6 @@ def test_other_targets_write_it(made, target: str) -> None:
         assert cosine(found[name], expected[name]) > LEAST_COSINE
 
 
-@pytest.mark.kernels
 @pytest.mark.parametrize("target", FIXED)
 def test_targets_of_one_shape_need_the_sizes_of_all_axes(made, tmp_path: Path, target: str) -> None:
     model = made("spans") / "model.onnx"
