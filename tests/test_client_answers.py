@@ -38,7 +38,9 @@ WIDTH, OWN_WIDTH = 32, 24
 TEXTS = ("the of and", "THEY had This", " ".join(WORDS), " ".join(WORDS * 3))
 
 
-def quantized(folder: Path, model: Path, task: Any, data: Path | None = None) -> Path:
+def quantized(
+    folder: Path, model: Path, task: Any, data: Path | None = None, **recipe: object
+) -> Path:
     """The package of ort-cpu of a model, under `folder/out`, beside that of openvino-cpu."""
     made = {
         "model": str(model),
@@ -48,7 +50,7 @@ def quantized(folder: Path, model: Path, task: Any, data: Path | None = None) ->
         "transforms": [],
         "corrections": [],
     }
-    runner.run(brief(parse(made)), folder / "out", executor=inline.run)
+    runner.run(brief(parse(made | recipe)), folder / "out", executor=inline.run)
     return folder / "out" / "ort-cpu"
 
 
@@ -101,6 +103,7 @@ POOLED: dict[str, tuple[list[Any], dict[str, Any]]] = {
         [pooling("mean"), dense(WIDTH, 16), ("LayerNorm", {"dimension": 16}), ("Normalize", None)],
         {"prompts": {"query": "ask: ", "passage": "tell: "}, "default_prompt_name": "passage"},
     ),
+    "no token states": ([pooling("cls"), ("Normalize", None)], {"prompts": {"query": "ask: "}}),
     "prompt left out": ([pooling("mean", include_prompt=False), ("Normalize", None)], {}),
 }
 PAIR = ["sentence1", "sentence2"]
@@ -154,7 +157,8 @@ def _embedding(folder: Path, kind: str) -> None:
     model = make_checkpoint(folder / "model", "bert", "embedding")
     modules, about = POOLED[kind]
     write_modules(model, modules, **about)
-    quantized(folder, model, {"embedding": {"text": "sentence1"}})
+    states = kind != "no token states"
+    quantized(folder, model, {"embedding": {"text": "sentence1"}}, token_states=states)
 
 
 def _headed(folder: Path, kind: str) -> None:
