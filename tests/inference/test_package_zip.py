@@ -92,7 +92,9 @@ def test_a_damaged_zip_file_is_one_sentence_and_a_file_beside_the_package_is_lis
     golden,
     archive: Path,
 ) -> None:
-    assert octobert.verify(changed(archive, "beside.txt", b"x")).added == ("beside.txt",)
+    assert octobert.verify(changed(archive, "ort-cpu/beside.txt", b"x")).added == ("beside.txt",)
+    with pytest.raises(ModelError, match="not a zip file of a package"):
+        octobert.verify(changed(archive, "beside.txt", b"x"))
     with pytest.raises(ModelError, match="a file of the zip file lies outside of its folder"):
         octobert.verify(changed(archive, "../evil.txt", b"x"))
     whole = archive.read_bytes()
