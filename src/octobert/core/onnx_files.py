@@ -304,10 +304,17 @@ def _locations(path: Path, stamp: str) -> frozenset[str]:
 def _check_external(path: Path, tensor: Any) -> None:
     """Refuse external data that is not a part of a file beside the model."""
     stated = {entry.key: entry.value for entry in tensor.external_data}
+    location, where = stated.get("location", ""), f"{path}, tensor {tensor.name}"
     # A name that is no UTF-8 arrives as bytes.
-    location, where = str(stated.get("location", "")), f"{path}, tensor {tensor.name}"
+    if not isinstance(location, str) or not stays_inside(location):
+        raise ModelError(
+            "the external data is not in the model's folder",
+            where=where,
+            got=repr(location),
+            fix="do not trust it",
+        )
     file = path.parent / location
-    if stays_inside(location) and not file.is_file():
+    if not file.is_file():
         raise ModelError(
             "the model's external data is missing",
             where=str(file),
