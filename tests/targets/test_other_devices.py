@@ -10,7 +10,7 @@ import pytest
 from octobert.core import environment
 from octobert.core.session import SessionOptions
 from octobert.targets.runtimes.openvino import OpenvinoSession
-from tests.graph.test_saturation import product, weights
+from tests.support.products import product, weights
 
 pytestmark = pytest.mark.kernels
 
