@@ -320,11 +320,12 @@ def model_of(source: Path, manifest: PackageManifest, name: str, target: Path) -
     width = max(0, (ports.outputs[-1].shape or (0,))[-1])
     kind = task.head
     given = client.outputs if kind == EMBEDDING else "all"
+    stated = (source / MODULES).is_file()
     if given == "modules":
         # A module with weights has its own in the folder, in float.
-        plain = (source / MODULES).is_file() and pooling is not None and not pooling.folders
+        plain = stated and pooling is not None and not pooling.folders
         given = "all" if plain else "token"
-    elif given == "states" and not _pools(pooling):
+    elif given == "states" and not (stated and _pools(pooling)):
         given = "vector"
     kept = {"vector": slice(-1, None), "states": slice(1)}.get(given, slice(None))
     if kind == CLASSIFICATION:
