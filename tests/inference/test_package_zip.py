@@ -21,6 +21,11 @@ def package(finished) -> Path:
     return finished[1] / "ort-cpu"
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("OCTOBERT_CACHE", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def archive(package: Path, tmp_path: Path) -> Path:
     names = [*package_files.read_manifest(package).files, "octobert.json"]

@@ -51,6 +51,8 @@ INDEX = "machines.json"
 _MOST = 100
 # What a search publishes beside the package.
 REPORT = "report.json"
+# An index has a line of text for each kind of machine.
+_LARGEST_INDEX = 1 << 20
 
 
 def _is_name(name: str) -> str:
@@ -265,7 +267,7 @@ def read_index(folder: Path) -> Machines:
         ModelError: it is no such file.
     """
     fix = "copy the folder again, or merge the packages again"
-    return Machines.of_file(folder / INDEX, ModelError, fix)
+    return Machines.of_file(folder / INDEX, ModelError, fix, _LARGEST_INDEX)
 
 
 def _chosen(folder: Path, packages: Sequence[ForMachine]) -> ForMachine:

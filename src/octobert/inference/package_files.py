@@ -122,7 +122,11 @@ def verify(package: Path) -> Verified:
         ModelError: files are missing or have another content, all named; or it is no package, or a damaged zip file.
     """
     folder = folder_of(package)
-    manifest = read_manifest(folder)
+    try:
+        manifest = read_manifest(folder)
+    except ModelError as error:
+        error.where = error.where if folder == package else str(package)
+        raise
     wrong = [f"{name} {_state(folder, name, digest)}" for name, digest in manifest.files.items()]
     if wrong := [each for each in wrong if not each.endswith(" ")]:
         raise other_files(package, wrong)
