@@ -201,7 +201,9 @@ UNLISTED = (
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("make", [linked_outside, os.mkfifo, Path.touch], ids=str)
+@pytest.mark.parametrize(
+    "make", [linked_outside, os.mkfifo, Path.touch], ids=["link", "pipe", "file"]
+)
 def test_what_a_package_does_not_list_is_not_read(
     embedding_package, tmp_path: Path, reader: str, make: Callable[..., object]
 ) -> None:
@@ -215,13 +217,6 @@ def test_what_a_package_does_not_list_is_not_read(
             READERS[reader](package, data)
         assert with_the_secret(package.parent) == []
         shutil.rmtree(tmp_path / "elsewhere", ignore_errors=True)
-
-
-def test_merging_follows_no_link_to_a_package(finished, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "best").symlink_to(finished[1] / "ort-cpu")
-    with pytest.raises(octobert.ModelError, match="no model was chosen in this folder"):
-        octobert.merge([tmp_path / "out", tmp_path / "out"], tmp_path / "merged")
 
 
 # ---- data

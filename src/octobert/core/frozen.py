@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, NoReturn, Self, TypeV
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from octobert.core.errors import OctobertError
-from octobert.core.files import content_of
+from octobert.core.files import MOST_BYTES, content_of
 from octobert.core.plain import parsed_json, preview
 
 if TYPE_CHECKING:
@@ -35,19 +35,22 @@ class FrozenModel(BaseModel):
         return cls.model_validate_json(content)
 
     @classmethod
-    def of_file(cls, path: Path, kind: type[OctobertError], fix: str) -> Self:
+    def of_file(
+        cls, path: Path, kind: type[OctobertError], fix: str, most: int = MOST_BYTES
+    ) -> Self:
         """The record that is a file of unknown origin.
 
         Args:
             path: the file.
             kind: of the error.
             fix: for the error.
+            most: bytes that it may have.
 
         Raises:
             OctobertError: it cannot be read, or `of_json` finds none; of the type `kind`.
         """
         try:
-            return cls.of_json(content_of(path))
+            return cls.of_json(content_of(path, most))
         except (OSError, ValueError) as error:
             raise kind(
                 f"{path.name} cannot be read",
