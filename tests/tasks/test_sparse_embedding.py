@@ -233,8 +233,10 @@ def test_queries_of_a_table_need_no_row(checkpoint, tmp_path: Path) -> None:
     assert len(task.answer(Result(empty, alone), 0, None)["values"]) == 3
 
 
-def test_tables_that_do_not_fit(checkpoint, tmp_path: Path, golden) -> None:
+def test_tables_that_do_not_fit(checkpoint, tmp_path: Path, golden, monkeypatch) -> None:
     from octobert.models.source import resolve
+
+    monkeypatch.setenv("OCTOBERT_CACHE", str(tmp_path / "cache"))
 
     folder = routed(checkpoint("bert", "masked-lm"), tmp_path / "a")
     tokenizer = folder / TABLE / "tokenizer.json"
