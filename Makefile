@@ -170,7 +170,6 @@ fuzz: install
 soak: install
 	$(BIN)/python benchmarks/soak.py --minutes 60
 	$(BIN)/python benchmarks/soak.py --texts 1000000 --target openvino-cpu
-	$(BIN)/python benchmarks/soak.py --texts 200000 --loads 200 --target torch-cpu
 	$(BIN)/python benchmarks/soak_disk.py
 	$(BIN)/python benchmarks/soak_disk.py --kind names
 	$(BIN)/python benchmarks/soak_environments.py

@@ -2,8 +2,8 @@
 
     python benchmarks/gpu.py CHECKPOINT TASK DATA --out runs/gpu
 
-Each table is one recipe. All share an output directory, so capture, data and calibration run once. `--target ort-cpu
-torch-cpu` runs the same without a GPU.
+Each table is one recipe. All share an output directory, so capture, data and calibration run once. `--target ort-cpu` runs the
+same without a GPU.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("task")
     parser.add_argument("data")
     parser.add_argument("--out", type=Path, default=Path("runs/gpu"))
-    parser.add_argument("--target", nargs="+", default=["ort-cuda", "torch-cuda"])
+    parser.add_argument("--target", nargs="+", default=["ort-cuda", "tensorrt"])
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 8, 32, 128])
     parser.add_argument("--sequence", nargs="+", type=int, default=[128, 384])
     parser.add_argument("--repeats", type=int, default=50)

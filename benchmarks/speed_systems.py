@@ -113,7 +113,7 @@ class Torch(Sessions):
     """The checkpoint in PyTorch, eager, attention as transformers chooses it."""
 
     def __init__(self, folder: str) -> None:
-        from octobert.targets.runtimes.torch import TorchSession
+        from octobert.evaluation.torch_session import TorchSession
 
         self._session = TorchSession(Path(folder), _options(), "sequence-classification")
         self._encoder = Tokenizer(Path(folder))

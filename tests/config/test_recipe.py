@@ -42,7 +42,7 @@ def test_nothing_is_transformed_where_nothing_is_quantized(method: object) -> No
     ("targets", "scaled"),
     [
         (["openvino-cpu"], True),
-        (["ort-cpu", "openvino-cpu", "torch-cpu"], True),
+        (["ort-cpu", "openvino-cpu"], True),
         (["ort-cpu", "tensorrt"], False),
         (["openvino-gpu"], False),
     ],

@@ -146,3 +146,10 @@ def test_a_key_that_is_gone_says_what_to_do_instead(golden) -> None:
     search = {"space": {"calibrate": ["mse"]}, "storage": "t.log", "study": "mine"}
     with golden.raises(RecipeError):
         loading.parse({"model": "m", "task": "mrpc", "data": "d", "prune": 1.3, "search": search})
+
+
+def test_a_target_that_is_gone_says_what_to_use_instead(golden) -> None:
+    with golden.raises(RecipeError):
+        loading.parse(
+            {"model": "m", "task": "mrpc", "data": "d", "targets": ["torch-cpu", "torch-cuda"]}
+        )

@@ -14,9 +14,9 @@ from rich.console import Console
 from octobert import targets
 from octobert.core import environment
 from octobert.core.errors import RecipeError, TargetError
-from octobert.core.session import SessionOptions
+from octobert.core.session import SessionEntries, SessionOptions
 from octobert.evaluation import candidates, latency
-from octobert.evaluation.candidates import CHECKPOINT, REFERENCE, Candidate, FloatBaseline
+from octobert.evaluation.candidates import CHECKPOINT, REFERENCE, Candidate, TargetBaseline
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.report import terminal
@@ -39,6 +39,14 @@ CPU_TARGET = "mirror-cpu"
 
 def precision_problem(precision):
     return None
+
+
+def check_entries(entries, device):
+    pass
+
+
+def check_device(device):
+    pass
 
 
 def session(path, options, precision):
@@ -106,14 +114,14 @@ def test_names_of_baselines_on_the_cpu_are_those_of_their_runtimes() -> None:
     names = [name for name, baseline in candidates.float_baselines().items() if baseline.is_on_cpu]
     assert names == ["torch-f32", "ort-f32", "openvino-f32", "openvino-bf16"]
     assert (CHECKPOINT.name, REFERENCE.name) == ("torch-f32", "ort-f32")
-    assert FloatBaseline(target="ort-cuda").name == "ort-cuda-f32"
+    assert TargetBaseline(target="ort-cuda").name == "ort-cuda-f32"
 
 
 @pytest.mark.parametrize("target", targets.names())
 def test_the_baseline_is_on_the_device_of_the_target_or_on_the_cpu(target: str) -> None:
     baseline, capabilities = candidates.baseline_of(target), targets.load(target).CAPABILITIES
     if capabilities.baseline_precisions:
-        assert baseline == FloatBaseline(
+        assert baseline == TargetBaseline(
             target=target, precision=capabilities.baseline_precisions[0]
         )
     else:
@@ -142,7 +150,7 @@ def test_the_baselines_of_a_run(golden) -> None:
     ]
     assert names("openvino-cpu") == ["ort-f32", "openvino-f32"]
     assert names("ort-cuda", "qnn") == ["ort-f32", "ort-cuda-f32"]
-    assert names("torch-cpu", wanted=("openvino-bf16",)) == [
+    assert names("ort-cpu", wanted=("openvino-bf16", "torch-f32")) == [
         "torch-f32",
         "ort-f32",
         "openvino-bf16",
@@ -152,21 +160,30 @@ def test_the_baselines_of_a_run(golden) -> None:
 
 
 def test_what_a_candidate_is_compared_with() -> None:
-    measured = ("torch-f32", "ort-f32", "ort-cpu", "torch-cpu")
-    assert candidates.reference_of("torch-cpu", measured) == "torch-f32"
+    measured = ("torch-f32", "ort-f32", "openvino-f32", "openvino-cpu")
+    assert candidates.reference_of("openvino-cpu", measured) == "openvino-f32"
     assert candidates.reference_of("torch-f32", measured) == "ort-f32"
     assert candidates.reference_of("ort-f32", measured) is None
-    # A model that came as ONNX has no checkpoint for PyTorch to run.
-    assert candidates.reference_of("torch-cpu", measured[1:]) == "ort-f32"
-    assert "came as ONNX" in str(candidates.why_not(CHECKPOINT, is_checkpoint=False))
-    assert candidates.why_not(REFERENCE, is_checkpoint=False) is None
+    # Its device is not here.
+    assert candidates.reference_of("ort-cuda", measured) == "ort-f32"
+
+
+def test_the_checkpoint_is_a_baseline_without_a_target() -> None:
+    """PyTorch runs it; a model that came as ONNX has none, and a recipe sets nothing for it."""
+    assert candidates.source_of("torch-f32") == "checkpoint"
+    assert "came as ONNX" in str(CHECKPOINT.why_not(is_checkpoint=False))
+    assert REFERENCE.why_not(is_checkpoint=False) is None
+    entries = SessionEntries(options={"intra_op_num_threads": 1})
+    session = {name: entries for name in targets.names()}
+    assert REFERENCE.entries(session) == entries
+    assert CHECKPOINT.entries(session) == SessionEntries()
 
 
 def test_speed_is_compared_with_every_precision_on_the_same_runtime() -> None:
     measured = ("torch-f32", "ort-f32", "openvino-f32", "openvino-bf16", "openvino-cpu", "ort-cpu")
     assert candidates.rivals_of("openvino-cpu", measured) == ("openvino-f32", "openvino-bf16")
     assert candidates.rivals_of("ort-cpu", measured) == ("ort-f32",)
-    assert candidates.rivals_of("torch-cpu", ("ort-f32",)) == ("ort-f32",)
+    assert candidates.rivals_of("openvino-cpu", ("ort-f32",)) == ("ort-f32",)
     assert candidates.float_forms("ort-cpu") == ("ort-f32",)
 
 
@@ -176,7 +193,7 @@ def test_an_unknown_candidate_is_refused(golden, tmp_path: Path) -> None:
 
 
 def test_a_gpu_is_compared_with_float_on_the_gpu(mirror, finished) -> None:
-    assert candidates.baseline_of("mirror-gpu") == FloatBaseline(
+    assert candidates.baseline_of("mirror-gpu") == TargetBaseline(
         target="mirror-gpu", precision="f32"
     )
     names = [baseline.name for baseline in candidates.baselines_of(["mirror-gpu"], ())]
@@ -195,7 +212,7 @@ def test_a_gpu_is_compared_with_float_on_the_gpu(mirror, finished) -> None:
 
 
 def test_an_npu_that_cannot_run_float_is_compared_with_the_cpu_of_its_runtime(mirror) -> None:
-    assert candidates.baseline_of("mirror-npu") == FloatBaseline(target="mirror-cpu")
+    assert candidates.baseline_of("mirror-npu") == TargetBaseline(target="mirror-cpu")
     assert candidates.baseline_of("mirror-npu").name == "mirror-f32"
 
 
@@ -224,11 +241,9 @@ def test_models_are_timed_with_equal_threads(finished, monkeypatch) -> None:
     """PyTorch alone reads this variable."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     workload = latency.random_workload(1, 8, 50, seed=0)
-    named = [
-        candidate_of(name, finished[1] / "ort-cpu")
-        for name in ("torch-f32", "ort-f32", "openvino-f32")
-    ]
-    footprints = latency.measure(named, [workload], repeats=1, threads=0).footprints
+    named = [candidate_of(name, finished[1] / "ort-cpu") for name in ("ort-f32", "openvino-f32")]
+    checkpoint = named[0].replaced(name="torch-f32", path=finished[0].model)
+    footprints = latency.measure([checkpoint, *named], [workload], repeats=1, threads=0).footprints
     assert {one.candidate: one.threads for one in footprints} == dict.fromkeys(
         ("torch-f32", "ort-f32", "openvino-f32"), environment.cores()
     )

@@ -59,8 +59,7 @@ def test_every_target_of_a_recipe_is_judged(finished) -> None:
     states = {
         target: [part.state for part in parts] for target, parts in judged.checked(whole).items()
     }
-    other = {target: ["unmeasured"] for target in ("openvino-cpu", "torch-cpu")}
-    assert states == {"ort-cpu": ["missed"], **other}
+    assert states == {"ort-cpu": ["missed"], "openvino-cpu": ["unmeasured"]}
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,7 @@ def edited(package: Path, edit: Callable[[dict[str, Any]], object]) -> None:
 
 UNFIT: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "no such target": (lambda m: m.update(target="ort-gpu"), 'there is no target "ort-gpu"'),
+    "a target of octobert 0.1": (lambda m: m.update(target="torch-cpu"), "it is gone; use ort-cpu"),
     "a target that is no text": (
         lambda m: m.update(target=None),
         "target: Input should be a valid string, not None",

@@ -14,11 +14,11 @@ from octobert.core.errors import ModelError
 from octobert.core.family import families, family_of
 from octobert.core.heads import HEADS, Head
 from octobert.core.session import SessionOptions
+from octobert.evaluation.torch_session import TorchSession
 from octobert.graph import operators, parity
 from octobert.graph.capture import capture
 from octobert.models import heads
 from octobert.models.source import ModelSource, resolve
-from octobert.targets.runtimes.torch import TorchSession
 from tests.support.checkpoints import batch, make_checkpoint, parity_feeds
 from tests.support.pooling import write_modules
 

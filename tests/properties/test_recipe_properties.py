@@ -56,7 +56,7 @@ RECIPES = st.fixed_dictionaries(
     },
     optional={
         "targets": st.lists(
-            st.sampled_from(["ort-cpu", "openvino-cpu", "torch-cpu"]),
+            st.sampled_from(["ort-cpu", "openvino-cpu", "qnn"]),
             min_size=1,
             max_size=3,
             unique=True,

@@ -76,7 +76,7 @@ def test_what_is_far_below_everything_that_matters_is_outside_and_the_limits_are
 
 def test_times_of_different_magnitude_are_on_a_logarithmic_axis(report) -> None:
     assert not drawn(report, selection()).x[0].logarithmic
-    slow = found("torch-cpu f32", 310.0, 0.0, 0.0, 418.0, "admissible")
+    slow = found("openvino-cpu f32", 310.0, 0.0, 0.0, 418.0, "admissible")
     assert (
         drawn(
             report,

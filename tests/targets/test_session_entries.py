@@ -146,7 +146,6 @@ def test_a_session_that_the_recipe_cannot_have(
             {"provider": {"device_type": "CPU"}},
             "OpenVINO has no execution providers",
         ),
-        ("torch-cpu", {"options": {"threads": 1}}, "PyTorch models are opened without options"),
     ],
 )
 def test_a_session_that_a_runtime_does_not_take(

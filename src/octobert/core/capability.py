@@ -155,7 +155,6 @@ class Capabilities(FrozenModel):
         device: what it runs on, such as `CPU` or `NVIDIA GPU`.
         baseline_precisions: precisions in which the float model runs on this device; the first is the float baseline. Empty
             where the device cannot run a float model: the CPU target of the same runtime is the baseline then.
-        baseline_model: what the float baseline opens in a run, the captured graph or the checkpoint (by transformers).
         placement: name of the placement that the runtime runs fastest; `placement: auto` takes it.
         activations, weights, float_parts: types and forms of values.
         saturates_without: CPU features. On an x86 CPU with none of them 8-bit products saturate.
@@ -182,7 +181,6 @@ class Capabilities(FrozenModel):
     description: str
     device: str = "CPU"
     baseline_precisions: tuple[str, ...] = ("f32",)
-    baseline_model: Literal["graph", "checkpoint"] = "graph"
     placement: str
     activations: Activations
     weights: Weights = Weights()

@@ -26,6 +26,7 @@ PACKAGES = (
     "numpy",
     "onnx",
     "onnx-ir",
+    "torch",
     "transformers",
     "tokenizers",
     "datasets",

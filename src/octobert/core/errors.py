@@ -260,8 +260,17 @@ def _classes(root: type[OctobertError]) -> dict[str, type[OctobertError]]:
     }
 
 
+# Names that octobert had until 2026-11-29 → what to do instead.
+_GONE = {
+    "torch-cpu": "it is gone; use ort-cpu, which is faster and opens the same ONNX file",
+    "torch-cuda": "it is gone; quantize for ort-cuda or tensorrt",
+    "torch-cuda-f32": "it is gone; use ort-cuda-f32",
+}
+
+
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """A suggestion for a misspelled name: the nearest name; for the first part of names, all of them; or all names.
+    """A suggestion for a name that is not there: what took its place; the nearest name; for the first part of names, all of
+    them; or all names.
 
     Example:
         >>> did_you_mean("openvino", ["ort-cpu", "openvino-cpu"])
@@ -271,6 +280,8 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
         >>> did_you_mean("query", [])
         'known: none'
     """
+    if word in _GONE:
+        return _GONE[word]
     names = sorted(names)
     begun = [f'"{name}"' for name in names if word and name.startswith(f"{word}-")]
     if begun:

@@ -1,17 +1,18 @@
 """What an evaluation compares: the quantized model of each target, and float baselines. Both are opened by name.
 
-A float baseline is a target and a precision: the float model, opened by the target's own session on the target's own device. A
-device that cannot run the float model is compared with the CPU target of the same runtime.
+A float baseline is the float graph in a precision, opened by a target's own session on the target's own device; or the user's
+checkpoint in PyTorch. A device that cannot run the float model is compared with the CPU target of the same runtime.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -20,24 +21,84 @@ from octobert.core.capability import Capabilities
 from octobert.core.errors import RecipeError, TargetError, did_you_mean
 from octobert.core.frozen import FrozenModel
 from octobert.core.session import Session, SessionEntries, SessionOptions
+from octobert.evaluation.torch_session import TorchSession
 from octobert.inference.opened import FinishedModel
 from octobert.inference.package_files import files_of
 from octobert.models import weights
 from octobert.targets import runtimes
+from octobert.targets.runtimes import Runtime
 
 Source = Literal["checkpoint", "graph", "package"]
 
 
-class FloatBaseline(FrozenModel):
-    """The float model on the device of a target.
+class FloatBaseline(FrozenModel, ABC):
+    """A float model that quantized models are compared with.
 
     Args:
-        target: the target whose session opens it.
+        precision: of its operators.
+
+    Attributes:
+        source: what it opens in a run.
+    """
+
+    precision: str = "f32"
+    source: ClassVar[Source]
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name in recipes and reports."""
+
+    @property
+    @abstractmethod
+    def device(self) -> str:
+        """The device that it runs on, in words."""
+
+    @property
+    @abstractmethod
+    def is_on_cpu(self) -> bool:
+        """True if it is the float model of a runtime on the CPU."""
+
+    @property
+    @abstractmethod
+    def packages(self) -> tuple[str, ...]:
+        """The Python packages that run it."""
+
+    @abstractmethod
+    def entries(self, session: Mapping[str, SessionEntries]) -> SessionEntries:
+        """Return what it is opened with.
+
+        Args:
+            session: of a recipe: target → what is set for its sessions.
+        """
+
+    @abstractmethod
+    def why_not(self, *, is_checkpoint: bool) -> str | None:
+        """Return why it cannot run on this machine, or None if it can.
+
+        Args:
+            is_checkpoint: whether the model is a checkpoint, not an ONNX file.
+        """
+
+    @abstractmethod
+    def open(self, candidate: Candidate, options: SessionOptions) -> Session:
+        """Open the model of a candidate.
+
+        Raises:
+            OctobertError: it cannot be opened.
+        """
+
+
+class TargetBaseline(FloatBaseline):
+    """The captured float graph, opened by a target's own session on the target's own device.
+
+    Args:
+        target: plugin name.
         precision: one of the target's `baseline_precisions`.
     """
 
     target: str
-    precision: str = "f32"
+    source: ClassVar[Source] = "graph"
 
     @property
     def capabilities(self) -> Capabilities:
@@ -45,48 +106,117 @@ class FloatBaseline(FrozenModel):
         return targets.load(self.target).CAPABILITIES
 
     @property
-    def is_on_cpu(self) -> bool:
-        """True if its target is the CPU target of its runtime."""
-        return self.target == runtimes.load(self.capabilities.runtime).CPU_TARGET
+    def runtime(self) -> Runtime:
+        """The runtime of its target."""
+        return runtimes.load(self.capabilities.runtime)
 
     @property
     def name(self) -> str:
-        """The name in recipes and reports: `ort-f32` for the CPU target of a runtime, `ort-cuda-f32` for other targets."""
+        """The name: `ort-f32` for the CPU target of a runtime, `ort-cuda-f32` for other targets."""
         return f"{self.capabilities.runtime if self.is_on_cpu else self.target}-{self.precision}"
+
+    @property
+    def device(self) -> str:
+        """The device of the target."""
+        return self.capabilities.device
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """True if its target is the CPU target of its runtime."""
+        return self.target == self.runtime.CPU_TARGET
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages of its runtime."""
+        return self.runtime.PACKAGES
+
+    def entries(self, session: Mapping[str, SessionEntries]) -> SessionEntries:
+        """Return what is set for the target."""
+        return session.get(self.target, SessionEntries())
+
+    def why_not(self, *, is_checkpoint: bool) -> str | None:
+        """Return what the target lacks here."""
+        probe = targets.load(self.target).probe()
+        return self.runtime.precision_problem(self.precision) if probe.available else probe.missing
+
+    def open(self, candidate: Candidate, options: SessionOptions) -> Session:
+        """Open the file of a candidate."""
+        return targets.load(self.target).open_session(Path(candidate.path), options)
+
+
+class CheckpointBaseline(FloatBaseline):
+    """The user's checkpoint in PyTorch, as transformers runs it. No target opens it, so a recipe sets nothing for it."""
+
+    source: ClassVar[Source] = "checkpoint"
+
+    @property
+    def name(self) -> str:
+        """The name: `torch-f32`."""
+        return f"torch-{self.precision}"
+
+    @property
+    def device(self) -> str:
+        """The CPU."""
+        return "CPU"
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """PyTorch, and the library that has the model's class."""
+        return ("torch", "transformers")
+
+    def entries(self, session: Mapping[str, SessionEntries]) -> SessionEntries:
+        """Return no entries."""
+        return SessionEntries()
+
+    def why_not(self, *, is_checkpoint: bool) -> str | None:
+        """Return that there is no checkpoint, or what is not installed."""
+        if not is_checkpoint:
+            return "the model came as ONNX, so there is no checkpoint for PyTorch to run"
+        missing = [p for p in self.packages if importlib.util.find_spec(p) is None]
+        return f"{' and '.join(missing)} not installed" if missing else None
+
+    def open(self, candidate: Candidate, options: SessionOptions) -> Session:
+        """Open the folder of a candidate."""
+        return TorchSession(
+            Path(candidate.path), options, candidate.head, allow_pickle=candidate.allow_pickle
+        )
 
 
 # The float model that other baselines are compared with. ONNX Runtime is always installed.
-REFERENCE = FloatBaseline(target="ort-cpu")
-# The float model as users know it: their checkpoint, run by transformers.
-CHECKPOINT = FloatBaseline(target="torch-cpu")
+REFERENCE = TargetBaseline(target="ort-cpu")
+# The float model as users know it.
+CHECKPOINT = CheckpointBaseline()
 
 
 def float_baselines() -> dict[str, FloatBaseline]:
-    """Return the float baselines of all installed targets by name: `CHECKPOINT`, `REFERENCE`, other CPU targets, the rest."""
+    """Return all float baselines by name: `CHECKPOINT`, `REFERENCE`, those of other CPU targets, and of the rest."""
     baselines = [
-        FloatBaseline(target=name, precision=precision)
+        TargetBaseline(target=name, precision=precision)
         for name, target in sorted(targets.each())
         for precision in target.CAPABILITIES.baseline_precisions
     ]
-    baselines.sort(
-        key=lambda baseline: (baseline != CHECKPOINT, baseline != REFERENCE, not baseline.is_on_cpu)
-    )
-    return {baseline.name: baseline for baseline in baselines}
+    baselines.sort(key=lambda baseline: (baseline != REFERENCE, not baseline.is_on_cpu))
+    return {baseline.name: baseline for baseline in (CHECKPOINT, *baselines)}
 
 
-def baseline_of(target: str, measured: Collection[str] | None = None) -> FloatBaseline:
+def baseline_of(target: str, measured: Collection[str] | None = None) -> TargetBaseline:
     """Return the float baseline that a target's model is compared with.
 
     Args:
         target: plugin name.
-        measured: names of the candidates that were measured; `REFERENCE` takes the place of a baseline that was not. For
-            example, a model that came as ONNX has no checkpoint for PyTorch to run.
+        measured: names of the candidates that were measured; `REFERENCE` takes the place of a baseline that was not, because
+            its device is not here.
     """
     capabilities = targets.load(target).CAPABILITIES
     if capabilities.baseline_precisions:
-        baseline = FloatBaseline(target=target, precision=capabilities.baseline_precisions[0])
+        baseline = TargetBaseline(target=target, precision=capabilities.baseline_precisions[0])
     else:
-        baseline = FloatBaseline(target=runtimes.load(capabilities.runtime).CPU_TARGET)
+        baseline = TargetBaseline(target=runtimes.load(capabilities.runtime).CPU_TARGET)
     return baseline if measured is None or baseline.name in measured else REFERENCE
 
 
@@ -109,9 +239,7 @@ def float_forms(target: str) -> tuple[str, ...]:
     model in other precisions."""
     forms = _forms(baseline_of(target))
     return tuple(
-        form.name
-        for form in forms
-        if form == forms[0] or why_not(form, is_checkpoint=False) is None
+        form.name for form in forms if form == forms[0] or form.why_not(is_checkpoint=False) is None
     )
 
 
@@ -128,10 +256,10 @@ def rivals_of(target: str, measured: Collection[str]) -> tuple[str, ...]:
     return forms if baseline.name in measured else ()
 
 
-def _forms(baseline: FloatBaseline) -> list[FloatBaseline]:
+def _forms(baseline: TargetBaseline) -> list[TargetBaseline]:
     """A float model on its target, and then in the other precisions."""
-    forms = [form for form in float_baselines().values() if form.target == baseline.target]
-    return [baseline, *(form for form in forms if form != baseline)]
+    precisions = dict.fromkeys((baseline.precision, *baseline.capabilities.baseline_precisions))
+    return [baseline.replaced(precision=precision) for precision in precisions]
 
 
 def baselines_of(
@@ -162,28 +290,10 @@ def baselines_of(
     )
 
 
-def why_not(baseline: FloatBaseline, *, is_checkpoint: bool) -> str | None:
-    """Return why a baseline cannot run on this machine, or None if it can.
-
-    Args:
-        is_checkpoint: whether the model is a checkpoint, not an ONNX file.
-    """
-    runtime = runtimes.load(baseline.capabilities.runtime)
-    if baseline.capabilities.baseline_model == "checkpoint":
-        if not is_checkpoint:
-            return f"the model came as ONNX, so there is no checkpoint for {runtime.TITLE} to run"
-        missing = [
-            p for p in (*runtime.PACKAGES, "transformers") if importlib.util.find_spec(p) is None
-        ]
-        return f"{' and '.join(missing)} not installed" if missing else None
-    probe = targets.load(baseline.target).probe()
-    return runtime.precision_problem(baseline.precision) if probe.available else probe.missing
-
-
 def source_of(name: str) -> Source:
     """Return what a candidate opens in a run: the user's checkpoint, the captured float graph, or its target's package."""
     baseline = float_baselines().get(name)
-    return "package" if baseline is None else baseline.capabilities.baseline_model
+    return "package" if baseline is None else baseline.source
 
 
 class Candidate(FrozenModel):
@@ -226,14 +336,14 @@ class Candidate(FrozenModel):
         return float_baselines().get(self.name)
 
     @property
-    def target(self) -> str:
-        """The target whose session opens it."""
-        return self.name if self.baseline is None else self.baseline.target
+    def opener(self) -> FloatBaseline:
+        """What opens it: the baseline that it is, or its target, which opens float models as it opens quantized ones."""
+        return self.baseline or TargetBaseline(target=self.name)
 
     @property
     def device(self) -> str:
         """The device that it runs on, in words."""
-        return targets.load(self.target).CAPABILITIES.device
+        return self.opener.device
 
     @property
     def size_bytes(self) -> int:
@@ -248,8 +358,7 @@ class Candidate(FrozenModel):
 
 def import_runtime(candidate: Candidate) -> None:
     """Import the packages that a candidate runs on, so that its load time is that of the model alone."""
-    packages = runtimes.load(targets.load(candidate.target).CAPABILITIES.runtime).PACKAGES
-    for package in (*packages, "transformers") if Path(candidate.path).is_dir() else packages:
+    for package in candidate.opener.packages:
         importlib.import_module(package)
 
 
@@ -266,7 +375,7 @@ def open_candidate(
     Raises:
         TargetError: there is no such candidate, or its runtime cannot open the model.
     """
-    baseline, path = candidate.baseline, Path(candidate.path)
+    baseline = candidate.baseline
     if baseline is None and candidate.name not in targets.names():
         raise TargetError(
             f'there is no candidate "{candidate.name}"',
@@ -281,11 +390,7 @@ def open_candidate(
     options = (candidate.options or plain).replaced(
         entries=candidate.entries, outputs=candidate.outputs, cache=candidate.cache, heads=heads
     )
-    if path.is_dir():
-        from octobert.targets.runtimes.torch import TorchSession
-
-        return TorchSession(path, options, candidate.head, allow_pickle=candidate.allow_pickle)
-    return targets.load(candidate.target).open_session(path, options)
+    return candidate.opener.open(candidate, options)
 
 
 def exported(
@@ -344,7 +449,7 @@ def float_of(
     return opened.replaced(name=name or baseline.name, content=model.floating.content)
 
 
-def floating_of(model: FinishedModel) -> tuple[FinishedModel, FloatBaseline] | None:
+def floating_of(model: FinishedModel) -> tuple[FinishedModel, TargetBaseline] | None:
     """Return the float model of a finished model as a model of its own, and the baseline that it is; None if there is none."""
     if model.floating is None:
         return None

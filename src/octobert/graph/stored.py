@@ -19,13 +19,11 @@ class StoredWeight:
     Args:
         value: the constant in the graph.
         integers: the weight in 8 bits.
-        scale: a number, or one per index of `axis`.
-        axis: of the scales.
+        axis: of its scales.
     """
 
     value: ir.Value
     integers: np.ndarray
-    scale: np.ndarray
     axis: int
 
     @staticmethod
@@ -48,16 +46,8 @@ class StoredWeight:
         ):
             return None
         axis = node.attributes.get_int("axis", 1) % array.ndim if array.ndim else 0
-        scale = scale.astype(np.float32).reshape(() if scale.size == 1 else -1)
         if quantize is not None:
+            scale = scale.astype(np.float32).reshape(() if scale.size == 1 else -1)
             divisor = spread(scale, array.shape, axis if scale.ndim else None)
             array = np.clip(np.rint(array / divisor), *LIMITS[name]).astype(name)
-        return StoredWeight(value, array, scale, axis)
-
-    @property
-    def floats(self) -> np.ndarray:
-        """The dequantized weight."""
-        floats: np.ndarray = self.integers * spread(
-            self.scale, self.integers.shape, self.axis if self.scale.ndim else None
-        )
-        return floats
+        return StoredWeight(value, array, axis)

@@ -1,9 +1,8 @@
 """ONNX operators as PyTorch functions: inputs by position, attributes by name. `torch_graph` calls them. Needs torch.
 
-Sizes are not tensors here but Python integers (0-d) and tuples of integers (1-d), also as results of Shape, Gather, Concat
-and the like. So torch.compile sees how shapes depend on each other, and no number is read back from a GPU. A value is a
-tensor, an integer or a tuple; every operator that encoders use on sizes takes all three. `device` is the device of new
-tensors.
+Sizes are not tensors here but Python integers (0-d) and tuples of integers (1-d), as shapes of PyTorch are, also as results of
+Shape, Gather, Concat and the like. A value is a tensor, an integer or a tuple; every operator that encoders use on sizes takes
+all three.
 
 Source of the semantics: https://onnx.ai/onnx/operators, opsets 13 to 25.
 """
@@ -11,7 +10,6 @@ Source of the semantics: https://onnx.ai/onnx/operators, opsets 13 to 25.
 from __future__ import annotations
 
 import functools
-import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,16 +20,10 @@ from torch.nn import functional
 
 Size = int | tuple[int, ...]
 Value = Tensor | Size
-# float32 represents every integer up to 2²⁴, and 128 · 127 · 1024 is less: sums of so many 8-bit products are exact.
-EXACT_TERMS = 1024
-# `torch._int_mm` on NVIDIA GPUs needs more rows than this, and depth and width in multiples of `INT_MM_MULTIPLE`.
-INT_MM_ROWS = 16
-INT_MM_MULTIPLE = 8
 
 
-def as_tensor(value: Value, device: torch.device) -> Tensor:
-    """Return a value as a tensor."""
-    return value if isinstance(value, Tensor) else torch.tensor(value, device=device)
+def _as_tensor(value: Value) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.tensor(value)
 
 
 def _tuple(size: Size) -> tuple[int, ...]:
@@ -44,9 +36,7 @@ def _pairwise(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     def apply(a: Value, b: Value) -> Any:
         if isinstance(a, Tensor) or isinstance(b, Tensor):
             # A number takes the type of the tensor beside it; a tuple becomes a tensor.
-            a = as_tensor(a, b.device) if isinstance(a, tuple) and isinstance(b, Tensor) else a
-            b = as_tensor(b, a.device) if isinstance(b, tuple) and isinstance(a, Tensor) else b
-            return function(a, b)
+            return function(*(_as_tensor(x) if isinstance(x, tuple) else x for x in (a, b)))
         if not isinstance(a, tuple) and not isinstance(b, tuple):
             return function(a, b)
         left, right = _tuple(a), _tuple(b)
@@ -69,8 +59,8 @@ def _divide(a: Any, b: Any) -> Any:
 def _on_tensors(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Make an operator work on sizes too, which become tensors."""
 
-    def apply(*values: Value, device: torch.device) -> Tensor:
-        return function(*(as_tensor(value, device) for value in values))
+    def apply(*values: Value) -> Tensor:
+        return function(*map(_as_tensor, values))
 
     return apply
 
@@ -94,10 +84,10 @@ def _clip(x: Tensor, low: Any = None, high: Any = None) -> Tensor:
     return x
 
 
-def _concat(*values: Value, axis: int, device: torch.device) -> Any:
+def _concat(*values: Value, axis: int) -> Any:
     if not any(isinstance(value, Tensor) for value in values):
         return tuple(number for value in values for number in _tuple(value))  # type: ignore[arg-type]
-    return torch.cat([as_tensor(value, device) for value in values], dim=axis)
+    return torch.cat([_as_tensor(value) for value in values], dim=axis)
 
 
 def _cumsum(x: Tensor, axis: int, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
@@ -107,13 +97,13 @@ def _cumsum(x: Tensor, axis: int, *, exclusive: int = 0, reverse: int = 0) -> Te
     return torch.flip(total, (axis,)) if reverse else total
 
 
-def _expand(x: Value, shape: Size, *, device: torch.device) -> Tensor:
-    tensor = as_tensor(x, device)
+def _expand(x: Value, shape: Size) -> Tensor:
+    tensor = _as_tensor(x)
     return tensor.expand(torch.broadcast_shapes(tensor.shape, _tuple(shape)))  # type: ignore[no-untyped-call]
 
 
-def _constant_of_shape(shape: Size, *, value: float = 0.0, device: torch.device) -> Tensor:
-    return torch.full(_tuple(shape), value, device=device)
+def _constant_of_shape(shape: Size, *, value: float = 0.0) -> Tensor:
+    return torch.full(_tuple(shape), value)
 
 
 def _gather(x: Value, index: Value, *, axis: int = 0) -> Any:
@@ -122,7 +112,7 @@ def _gather(x: Value, index: Value, *, axis: int = 0) -> Any:
         return tuple(numbers[i] for i in index) if isinstance(index, tuple) else numbers[index]
     if isinstance(index, int):
         return x.select(axis, index)
-    index = as_tensor(index, x.device)
+    index = _as_tensor(index)
     return x[index] if axis == 0 else x[(slice(None),) * (axis % x.ndim) + (index,)]
 
 
@@ -134,7 +124,7 @@ def _gather_nd(x: Tensor, index: Tensor, *, batch_dims: int = 0) -> Tensor:
     if batch_dims:
         fold = x.reshape(-1, *x.shape[batch_dims:])
         picked = index.reshape(-1, *index.shape[batch_dims:])
-        rows = torch.arange(fold.shape[0], device=x.device).reshape(-1, *[1] * (picked.ndim - 2))
+        rows = torch.arange(fold.shape[0]).reshape(-1, *[1] * (picked.ndim - 2))
         result = fold[(rows, *picked.unbind(-1))]
         return result.reshape(*x.shape[:batch_dims], *result.shape[1:])
     return x[tuple(index.unbind(-1))]
@@ -158,8 +148,7 @@ def _layer_norm(
     stash_type: int = 1,
 ) -> Tensor:
     shape = x.shape[axis % x.ndim :]
-    moved = None if bias is None else bias.float()
-    return functional.layer_norm(x.float(), shape, scale.float(), moved, epsilon).to(x.dtype)
+    return functional.layer_norm(x, shape, scale, bias, epsilon)
 
 
 def _pad(
@@ -176,8 +165,8 @@ def _pad(
     )
 
 
-def _range(start: Any, limit: Any, delta: Any, *, device: torch.device) -> Tensor:
-    return torch.arange(start, limit, delta, device=device)
+def _range(start: Any, limit: Any, delta: Any) -> Tensor:
+    return torch.arange(start, limit, delta)
 
 
 def _reduce(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -224,7 +213,7 @@ def _slice(
 
 
 def _softmax(x: Tensor, *, axis: int = -1) -> Tensor:
-    return torch.softmax(x, axis, dtype=torch.float32).to(x.dtype)
+    return torch.softmax(x, axis)
 
 
 def _split(
@@ -310,66 +299,3 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Unsqueeze": _unsqueeze,
     "Where": _on_tensors(torch.where),
 }
-
-
-def quantize(
-    x: Tensor, scale: Tensor, zero_point: int, limits: tuple[int, int], dtype: torch.dtype
-) -> Tensor:
-    """Return round(x / scale) + zero_point, clipped to the limits. Halves are rounded to even, as in ONNX."""
-    return torch.clamp(torch.round(x.float() / scale) + zero_point, *limits).to(dtype)
-
-
-def dequantize(integers: Tensor, scale: Tensor, zero_point: int, dtype: torch.dtype) -> Tensor:
-    """Return (integers - zero_point) · scale."""
-    return ((integers.float() - zero_point) * scale).to(dtype)
-
-
-def int_mm(x: Tensor, weight: Tensor) -> Tensor:
-    """Return the int32 product of int8 matrices [M, K] and [K, N], by the device's integer units."""
-    rows = x.shape[0]
-    if x.is_cuda and rows <= INT_MM_ROWS:
-        return torch._int_mm(functional.pad(x, (0, 0, 0, INT_MM_ROWS + 1 - rows)), weight)[:rows]
-    return torch._int_mm(x, weight)
-
-
-def exact_mm(x: Tensor, weight: Tensor) -> Tensor:
-    """Return the same product by float32 units. Blocks of `EXACT_TERMS` products are summed exactly in float32."""
-    starts = range(0, weight.shape[0], EXACT_TERMS)
-    parts = [
-        x[:, i : i + EXACT_TERMS].float() @ weight[i : i + EXACT_TERMS].float() for i in starts
-    ]
-    total = parts[0].to(torch.int32)
-    for part in parts[1:]:
-        total = total + part.to(torch.int32)
-    return total
-
-
-def integer_linear(
-    integers: Tensor,
-    weight: Tensor,
-    shift: Tensor | None,
-    scale: Tensor,
-    *,
-    width: int,
-    dtype: torch.dtype,
-    units: bool,
-) -> Tensor:
-    """Return the output of an int8 linear layer: the integer product, corrected for the zero point, and rescaled.
-
-    Args:
-        integers: int8 [..., K].
-        weight: int8 [K', N'], K and N padded with zeros to multiples of `INT_MM_MULTIPLE`.
-        shift: int32 [N], minus the zero point times the column sums of the weight; None for a zero point of 0.
-        scale: float32 [N] or [], the product of the scales of activation and weight.
-        width: N.
-        dtype: of the result.
-        units: use `int_mm` for the product, else `exact_mm`.
-    """
-    leading, depth = integers.shape[:-1], integers.shape[-1]
-    flat = integers.reshape(math.prod(leading), depth)
-    if depth < weight.shape[0]:
-        flat = functional.pad(flat, (0, weight.shape[0] - depth))
-    sums = (int_mm(flat, weight) if units else exact_mm(flat, weight))[:, :width]
-    if shift is not None:
-        sums = sums + shift
-    return (sums.float() * scale).to(dtype).reshape(*leading, width)

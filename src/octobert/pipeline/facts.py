@@ -190,7 +190,7 @@ class RunFacts:
         """What sessions of a candidate are opened with: a target's model, or a float baseline, which keeps its precision."""
         baseline = candidates.float_baselines().get(candidate)
         if baseline is not None:
-            return self.session(baseline.target)
+            return baseline.entries(self.recipe.session)
         return runtimes.entries_in(
             self.session(candidate),
             targets.load(candidate).CAPABILITIES,
@@ -268,8 +268,7 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
     )
     baselines = candidates.baselines_of(available, others)
     absent = {
-        baseline.name: candidates.why_not(baseline, is_checkpoint=model.is_checkpoint)
-        for baseline in baselines
+        baseline.name: baseline.why_not(is_checkpoint=model.is_checkpoint) for baseline in baselines
     }
     left_out = {baseline.name for baseline in candidates.baselines_of(available, every)} - set(
         absent

@@ -10,10 +10,10 @@ from octobert.core.plan import QuantPlan
 from octobert.core.results import Simulated
 from octobert.core.session import SessionOptions
 from octobert.evaluation import scoring
+from octobert.evaluation.torch_session import TorchSession
 from octobert.inference.batching import run_rows
 from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
 from octobert.pipeline.stages import _artifacts
-from octobert.targets.runtimes.torch import TorchSession
 from octobert.tasks import Result
 
 
