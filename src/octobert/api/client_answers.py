@@ -19,7 +19,7 @@ from octobert.core.model_config import TOKENIZER_CONFIG, read_object
 from octobert.core.session import VECTOR, Feeds, SessionOptions
 from octobert.data.encoded import feeds_of
 from octobert.data.tokenization import Text, Tokenizer
-from octobert.data.tokenizer_files import TOKENIZER
+from octobert.data.tokenizer_files import NO_LIMIT, TOKENIZER
 from octobert.inference.opened import TARGETS, FinishedModel, open_model
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _read(folder: Path, client: Client, texts: list[Text], side: str) -> list[li
 
     name, key = client.limit
     limit = read_object(folder / name, missing_ok=True).get(key)
-    limit = limit or read_object(folder / TOKENIZER_CONFIG)["model_max_length"]
+    limit = limit or read_object(folder / TOKENIZER_CONFIG).get("model_max_length") or NO_LIMIT
     opened = Opened.from_file(str(folder / TOKENIZER))
     opened.no_padding()
     opened.enable_truncation(limit, direction=side)

@@ -50,6 +50,8 @@ def state_reading(folder: Path, *, by_class: bool) -> None:
     from octobert.data.tokenizer_files import BACKEND, FAST, TOKENIZER, of_no_class
 
     stated = read_object(folder / TOKENIZER_CONFIG) | {"padding_side": "right"}
+    # octobert reads a special token in a text as one.
+    stated.pop("split_special_tokens", None)
     split = read_object(folder / TOKENIZER).get("pre_tokenizer") or {}
     if "add_prefix_space" in split:
         # transformers 4 changes it in every class, and takes no space where nothing is stated.

@@ -30,6 +30,7 @@ _GONE = {
     "prune": "finetune: {layers: …} keeps fewer layers",
     "search.storage": "trials are in the store; several machines search with executor: ray",
     "search.study": "trials are in the store",
+    "zip": "zip -r NAME.zip OUT/TARGET packs a package",
 }
 # Keys whose values may be paths, or code in a file → whether a value may be one.
 _PATHS: dict[str, Callable[[str], bool]] = {

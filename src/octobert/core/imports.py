@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
-import re
 from collections.abc import Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from octobert.core.files import files_in
-
-_IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(\w[\w.]*)|import[ \t]+(\w[^#\n]*))", re.MULTILINE)
 
 
 def files_of(module: str, folder: Path | None = None) -> dict[str, Path]:
@@ -63,13 +61,25 @@ def with_imports(files: Mapping[str, Path]) -> dict[str, Path]:
     found, waiting, seen = dict(files), list(files.items()), set[tuple[Path, str]]()
     while waiting:
         name, path = waiting.pop()
-        source = path.read_text("utf-8", "replace") if path.suffix == ".py" else ""
-        for package, modules in _IMPORT.findall(source):
-            for module in (package or modules).split(","):
-                place = path.parents[name.count("/")], (module.split() or [""])[0]
-                if place not in seen and place[1].partition(".")[0] != "octobert":
-                    seen.add(place)
-                    there = files_of(place[1], place[0])
-                    waiting += there.items() - found.items()
-                    found |= there
+        for module in _imported(path):
+            place = path.parents[name.count("/")], module
+            if place not in seen and module.partition(".")[0] != "octobert":
+                seen.add(place)
+                there = files_of(module, place[0])
+                waiting += there.items() - found.items()
+                found |= there
     return found
+
+
+def _imported(path: Path) -> list[str]:
+    """The modules that a file imports, wherever it does; none of a file that is no Python."""
+    if path.suffix != ".py":
+        return []
+    try:
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+    except (SyntaxError, ValueError):
+        return []
+    plain = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    return plain + [
+        node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module
+    ]

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from octobert.core.errors import ModelError, OctobertError
+from octobert.core.errors import ModelError, OctobertError, not_there
 from octobert.core.files import is_file, opened, stays_inside
 
 
@@ -32,9 +32,11 @@ def check_inside(folder: Path, name: str, kind: type[OctobertError] = ModelError
     """Refuse a name that is not `is_inside`.
 
     Raises:
-        OctobertError: It is a link that leaves the folder, a pipe, a device or missing; of the type `kind`.
+        OctobertError: It is a link that leaves the folder or leads to nothing, a pipe, a device or missing; of the type `kind`.
     """
     if not is_inside(folder, name):
+        if not os.path.exists(folder / name):
+            raise not_there(kind, folder / name)
         raise kind(
             "the file is a link that leaves its folder, or no regular file",
             where=str(folder / name),

@@ -18,12 +18,13 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 import pkgutil
 import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from importlib.metadata import Distribution, EntryPoint, distributions
 from pathlib import Path
 from traceback import format_exception_only
@@ -134,14 +135,20 @@ def title_of(package: Distribution | None) -> str:
 
 @functools.cache
 def _outcome(family: str, name: str) -> ModuleType | RecipeError:
-    """A plugin of another package, which is imported once, or why it is broken. What it prints goes to stderr."""
+    """A plugin of another package, which is imported once, or why it is broken. What it prints is not shown."""
     points = installed(family)[name]
     try:
         if len(points) > 1:
             raise RecipeError("several packages have a plugin of that name")
         if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name):
             raise RecipeError("a name has lower-case words with hyphens between them")
-        with redirect_stdout(sys.stderr):
+        # A plugin may close or replace what it prints to.
+        with (
+            warnings.catch_warnings(),
+            open(os.devnull, "w") as nowhere,
+            redirect_stderr(sys.stderr),
+            redirect_stdout(nowhere),
+        ):
             module = points[0].load()
         _check(module, family)
         return cast(ModuleType, module)
@@ -291,12 +298,13 @@ class Classes(Generic[C]):
             if isinstance(value, type)
             and issubclass(value, self._base)
             and value.__module__ == module.__name__
-            and not inspect.isabstract(value)
         ]
         if len(own) != 1:
             raise RecipeError(
                 f"{module.__name__} has {len(own)} subclasses of {self._base.__name__}, not one"
             )
+        if lacking := sorted(own[0].__abstractmethods__):
+            raise RecipeError(f"{own[0].__name__} lacks {', '.join(lacking)}")
         return own[0]
 
     def make(self, name: str, options: Mapping[str, Any]) -> C:

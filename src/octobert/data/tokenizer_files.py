@@ -13,7 +13,7 @@ from typing import Any
 
 from octobert.core import environment
 from octobert.core.errors import ModelError, reason
-from octobert.core.files import content_of
+from octobert.core.files import content_of, opened
 from octobert.core.model_config import (
     MODULES,
     SENTENCE_CONFIG,
@@ -290,6 +290,7 @@ def _converted(file: Path, kind: str | None) -> Any:
             import sentencepiece  # noqa: F401  # transformers would ask for tiktoken
 
         package = None
+        opened(file).close()
         return transformers.AutoTokenizer.from_pretrained(
             folder, trust_remote_code=False
         ).backend_tokenizer

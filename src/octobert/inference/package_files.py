@@ -31,7 +31,7 @@ from octobert.core.files import (
 from octobert.core.frozen import Row, Tabular, first_problem
 from octobert.core.model_config import READ, TABLE_FILES
 from octobert.core.onnx_files import external_files
-from octobert.core.origin import is_inside, listed
+from octobert.core.origin import check_inside, is_inside, listed
 from octobert.core.results import PACKAGE_FILE, PackageManifest
 from octobert.core.session import RuntimeOption, Tuned, shorter_files
 from octobert.targets.shared.ir_files import weights_at
@@ -186,7 +186,9 @@ def _unlisted(package: Path, manifest: PackageManifest, files: Iterable[Path]) -
 def _state(package: Path, name: str, digest: str | None = None) -> str:
     """Return the problem of a file, empty if there is none; with a digest, also that of its content."""
     path = package / name
-    if not os.path.lexists(path):
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
         return _MISSING
     if not is_inside(package, name):
         return _LINK
@@ -236,8 +238,6 @@ def read_tuned(model: Path, listed: Mapping[str, tuple[RuntimeOption, ...]]) -> 
         ModelError: the file cannot be read, or has a setting that cannot be used here.
     """
     path = tuned_path(model)
-    if not path.is_file():
-        return {}
     try:
         results = {
             goal: Tuned.model_validate(result)
@@ -279,7 +279,7 @@ def write_tuned(model: Path, result: Tuned, *, replace: bool = True) -> None:
     """
     path = tuned_path(model)
     try:
-        results = _read_tuned(path) if path.is_file() else {}
+        results = _read_tuned(path)
     except ValueError as error:
         raise _unusable(path, error) from error
     by_goal = results.setdefault(machine_id(), {})
@@ -298,7 +298,15 @@ def machine_id() -> str:
 
 
 def _read_tuned(path: Path) -> dict[str, dict[str, Any]]:
-    """Machine → goal → result; `ValueError` where the file has another form."""
+    """Machine → goal → result; none where there is no file.
+
+    Raises:
+        ModelError: it is a link that leaves its folder.
+        ValueError: it has another form.
+    """
+    if not os.path.lexists(path):
+        return {}
+    check_inside(path.parent, path.name)
     return _TUNED.validate_json(content_of(path))
 
 

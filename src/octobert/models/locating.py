@@ -108,7 +108,11 @@ def _snapshot(folder: Path) -> Path:
     """
     main = folder / "refs" / "main"
     try:
-        return (folder / "snapshots" / content_of(main).decode().strip()).resolve(strict=True)
+        place = folder / "snapshots" / content_of(main).decode().strip()
+        # The file comes from anybody, and another folder may be its reader's own.
+        if place.resolve(strict=True) != folder.resolve() / "snapshots" / place.name:
+            raise ValueError("no folder of snapshots")
+        return place.resolve()
     except (OSError, ValueError) as error:
         raise ModelError(
             "the folder of the hub's cache does not say which snapshot is meant",

@@ -257,8 +257,9 @@ def _array(cell: Any, where: str) -> np.ndarray:
         DataError: it is none, or is larger than the memory. Of an array without elements each axis counts by itself.
     """
     try:
-        array = np.asarray(cell)
-    except (ValueError, OverflowError, RecursionError):
+        # The mask of an array would be lost.
+        array = np.asarray(None if np.ma.isMaskedArray(cell) else cell)
+    except Exception:  # noqa: BLE001  # arrays of other libraries raise what they like
         array = np.asarray(None)
     if array.dtype.kind not in "iufb" or array.dtype.itemsize > _LARGEST:
         raise DataError(
