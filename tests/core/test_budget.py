@@ -10,7 +10,9 @@ from octobert.core.errors import DataError
 
 def test_what_does_not_fit_is_refused_before_it_is_allocated(monkeypatch) -> None:
     free = 2 << 30
-    monkeypatch.setattr(environment, "memory", lambda: environment.Memory(total=2 * free, free=free))
+    monkeypatch.setattr(
+        environment, "memory", lambda: environment.Memory(total=2 * free, free=free)
+    )
     assert budget.most_bytes() == free // 2
     budget.check_size(DataError, "the row", free // 2, where="row 1")
     with pytest.raises(
