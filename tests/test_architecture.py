@@ -318,11 +318,12 @@ OPENING = frozenset(
 DOOR = frozenset(["files", "origin", "arrays", "archives"])
 # Why a path elsewhere is none of a user's folder, or of a package → file: what it calls.
 OWN_PATHS: dict[str, dict[str, str]] = {
-    "installed with octobert": {
+    "installed with octobert, or beside it": {
         "octobert/__init__.py": "open",
         "octobert/api/clients.py": "read_text safe_load",
         "octobert/data/other_texts.py": "read_text",
-        "octobert/pipeline/keys.py": "glob read_bytes",
+        "octobert/core/imports.py": "glob read_bytes",
+        "octobert/core/plugins.py": "open read_text",
         "octobert/report/page/__init__.py": "read_text",
         "octobert/report/vendor/__init__.py": "read_text",
         "octobert_compare/app.py": "iterdir read_text",
@@ -337,7 +338,7 @@ OWN_PATHS: dict[str, dict[str, str]] = {
         "octobert/data/readers.py": "glob",
     },
     "results of steps, and what octobert has just written": {
-        "octobert/api/pages.py": "read_bytes",
+        "octobert/api/client_answers.py": "from_file",
         "octobert/api/runs.py": "open",
         "octobert/core/lock.py": "open os.open read_text",
         "octobert/graph/operators.py": "ir.load",
@@ -353,7 +354,6 @@ OWN_PATHS: dict[str, dict[str, str]] = {
         "octobert/pipeline/executors/ray.py": "read_bytes",
         "octobert/pipeline/output.py": "read_text",
         "octobert/pipeline/stages/_plans.py": "ir.load",
-        "octobert/pipeline/stages/capture.py": "read_text",
         "octobert/pipeline/stages/export.py": "glob ir.load",
         "octobert/pipeline/stages/finetune.py": "read_text",
         "octobert/pipeline/stages/observe.py": "ir.load",
@@ -374,13 +374,14 @@ OWN_PATHS: dict[str, dict[str, str]] = {
         "octobert/api/packages.py": "glob",
         "octobert/cli/run.py": "glob rglob",
         "octobert/core/session.py": "iterdir",
-        "octobert/data/sources.py": "iterdir",
+        "octobert/data/formats.py": "glob iterdir",
+        "octobert/data/sources.py": "glob iterdir",
         "octobert/training/attached.py": "iterdir",
     },
     "of a package whose files were checked": {
         "octobert/api/client_files.py": "ir.load",
         "octobert/api/clients.py": "ir.load",
-        "octobert/inference/package_files.py": "copyfileobj glob open",
+        "octobert/inference/package_files.py": "glob",
     },
     "checked one line before": {
         "octobert/models/weights.py": "torch.load",
@@ -388,6 +389,7 @@ OWN_PATHS: dict[str, dict[str, str]] = {
     "no files": {
         "octobert/cli/predict.py": "read_text",
         "octobert/cli/report.py": "open",
+        "octobert/evaluation/candidates.py": "open",
         "octobert_compare/command.py": "open",
     },
 }

@@ -98,7 +98,9 @@ def rows_in(folder: Path) -> list[Path]:
 
 def tables_in(folder: Path) -> list[Path]:
     """The tables of a data set that `datasets` has saved, in order, without what it cached; none of any other folder."""
-    return sorted(folder.glob("data*.arrow")) if os.path.isfile(folder / "state.json") else []
+    if not os.path.isfile(folder / "state.json"):
+        return []
+    return list(listed(folder, "data*.arrow", kind=DataError).values())
 
 
 def feeds_in(folder: Path) -> list[Path]:
@@ -122,7 +124,7 @@ def parts_of(place: Path) -> list[Path]:
     Raises:
         DataError: one is missing.
     """
-    files = sorted(file for file in place.parent.iterdir() if part_name(file.name) == place.name)
+    files = list(listed(place.parent, place.name, kind=DataError).values())
     count = int(place.name.partition(PARTS)[2][:5])
     if len(files) != count:
         raise DataError(
