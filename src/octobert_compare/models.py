@@ -226,7 +226,7 @@ def paired(name: str, model: FinishedModel, stamp: str) -> Pair:
     Raises:
         OctobertError: it cannot be opened.
     """
-    quantized = Side(INT8, model.name, Predictor(model, static_up_to=0))
+    quantized = Side(INT8, model.name, Predictor(model, measure=False))
     floating = floating_of(model)
     sides: tuple[Side, ...] = (quantized,)
     if floating is not None:
@@ -235,7 +235,7 @@ def paired(name: str, model: FinishedModel, stamp: str) -> Pair:
             Side(
                 FLOAT,
                 baseline.name,
-                Predictor(float_model, precision=baseline.precision, static_up_to=0),
+                Predictor(float_model, precision=baseline.precision, measure=False),
             ),
             quantized,
         )

@@ -1,4 +1,4 @@
-"""Prediction with a finished package: batching, order of answers with many texts, threads and streams."""
+"""Prediction with a finished package: batching, order of answers with many texts, threads and streams, the cost model."""
 
 from __future__ import annotations
 
@@ -332,6 +332,7 @@ def test_single_texts_are_padded_to_static_lengths_and_lists_are_not(finished) -
     ("options", "bound"),
     [
         ({"goal": "throughput"}, None),
+        ({"measure": False}, None),
         ({"device": "CPU"}, None),
         ({"static_up_to": 0}, None),
         ({}, 1000),
@@ -349,7 +350,7 @@ def test_models_of_static_lengths_are_not_made_where_they_do_not_pay(
 
 def test_a_model_with_static_lengths_answers_alike_from_several_threads(finished) -> None:
     inputs = texts(24)
-    with octobert.load(finished[1] / "openvino-cpu", static_up_to=0) as model:
+    with octobert.load(finished[1] / "openvino-cpu", measure=False) as model:
         expected = [answer["label"] for answer in model(inputs)]
     with (
         octobert.load(finished[1] / "openvino-cpu", static_up_to=32, streams=2) as model,
@@ -370,11 +371,10 @@ def test_static_lengths_that_cannot_be(golden, finished, target: str, up_to: int
         octobert.load(finished[1] / target, static_up_to=up_to)
 
 
-def test_opening_a_model_stores_nothing(finished, cache: Path) -> None:
+def test_nothing_is_measured_where_that_is_not_wanted(finished, cache: Path) -> None:
     for goal in GOALS:
-        with octobert.load(finished[1] / "ort-cpu", goal=goal) as model:
-            model(texts(40))
-    assert not cache.exists()
+        octobert.load(finished[1] / "ort-cpu", goal=goal, measure=False).close()
+    assert not cache.exists() or not any(cache.iterdir())
 
 
 # ---- processes
@@ -509,6 +509,13 @@ def test_a_model_is_freed_when_nobody_uses_it(finished) -> None:
         assert engine() is None
     finally:
         gc.enable()
+
+
+def test_prediction_works_without_a_writable_cache(finished, tmp_path, monkeypatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("OCTOBERT_CACHE", str(tmp_path / "file" / "cache"))
+    with octobert.load(finished[1] / "ort-cpu", goal="throughput") as model:
+        assert len(model(texts(40))) == 40
 
 
 def test_the_cache_folder_is_the_users(monkeypatch) -> None:

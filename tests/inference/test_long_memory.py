@@ -43,7 +43,7 @@ def free(monkeypatch):
 
 @pytest.mark.parametrize("call", ["few", "many", "stream"])
 def test_the_text_is_named(embedding_package: Path, free, call: str) -> None:
-    with octobert.load(embedding_package) as model:
+    with octobert.load(embedding_package, measure=False) as model:
         free(1, LONGEST - 1)
         texts = [SHORT] * (2 if call == "few" else 7) + [LONG]
         with pytest.raises(DataError, match=rf"^input {len(texts)}: {SENTENCE}"):
@@ -53,7 +53,7 @@ def test_the_text_is_named(embedding_package: Path, free, call: str) -> None:
 
 def test_what_has_run_once_runs_again(embedding_package: Path, free) -> None:
     """The runtime keeps the memory of its largest batch."""
-    with octobert.load(embedding_package) as model:
+    with octobert.load(embedding_package, measure=False) as model:
         free(1, LONGEST)
         model([LONG])
         free(0, 0)
@@ -61,7 +61,7 @@ def test_what_has_run_once_runs_again(embedding_package: Path, free) -> None:
 
 
 def test_batches_become_smaller_first(embedding_package: Path, free) -> None:
-    with octobert.load(embedding_package) as model:
+    with octobert.load(embedding_package, measure=False) as model:
         rows = model.opened.tokenizer(model.task).encode([(LONG,), (LONG[:60],), (SHORT,)] * 4)
         expected = model.outputs(rows)
         free(1, LONGEST)

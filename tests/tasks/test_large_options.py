@@ -69,7 +69,7 @@ def test_options_of_tasks(captured, checkpoint, tmp_path: Path, name: str, optio
 
     def answered(value: int) -> None:
         model = open_model(source / "model.onnx", task={name: {option: value, **windows}})
-        with Predictor(model) as predictor:
+        with Predictor(model, measure=False) as predictor:
             predictor([text] * 3)
 
     for value in LARGE:

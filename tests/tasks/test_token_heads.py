@@ -18,7 +18,7 @@ from octobert.data.encoded import Encoded
 from octobert.data.tokenization import Tokenizer
 from octobert.evaluation import scoring
 from octobert.graph import operators, parity
-from octobert.inference import batching, streaming
+from octobert.inference import batching, cost_model, streaming
 from octobert.pipeline import output, runner
 from octobert.pipeline.executors import inline
 from octobert.tasks import Result, build, fill_mask
@@ -67,7 +67,9 @@ def filler(checkpoint, filled) -> tuple:
 
 def scheduler(filler, task) -> streaming.Scheduler:
     _, tokenizer, session = filler
-    return streaming.Scheduler(task, tokenizer, session, 2048)
+    return streaming.Scheduler(
+        task, tokenizer, session, cost_model.default_cost_model(session), 2048
+    )
 
 
 @pytest.mark.parametrize("mask", [0.15, 0.6, "each"])

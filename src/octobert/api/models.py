@@ -73,6 +73,7 @@ def load(
     verify: bool = False,
     device: str | None = None,
     static_up_to: Natural | None = None,
+    measure: bool = True,
     alone: bool = False,
 ) -> Predictor:
     """Open a package or a model file for prediction. A package needs the target's runtime and `tokenizers` only.
@@ -92,7 +93,9 @@ def load(
         device: For OpenVINO targets: `CPU`, `GPU`, `NPU`, `AUTO`, `MULTI:…` or `HETERO:…`. Default: the target's.
         static_up_to: Tokens, for OpenVINO targets: answer single texts of up to so many with models of the lengths 16, 32, …,
             which is faster. Each takes time at the first text of its length, and memory. 0: none. Default: 128 for small
-            models on the CPU with the goal `latency`.
+            models on the CPU with the goal `latency`, unless `measure` is false.
+        measure: Measure the time by length, which batches and padding follow, where that was not yet done on this machine: up
+            to five seconds. False: the first answer comes sooner.
         alone: Answer every text in an inference of its own: its answer is the same to the last bit, whatever other texts a call
             or a stream has. Slower for many texts. Packages of ort-cpu with static quantization need it not.
 
@@ -120,6 +123,7 @@ def load(
         verify=verify,
         device=device,
         static_up_to=static_up_to,
+        measure=measure,
         alone=alone,
     )
 

@@ -50,9 +50,9 @@ _EPILOG = "\n\n".join(
     (
         "Exit codes: 0 done; 1 any other error; 2 recipe or command line; 3 data; 4 model; 5 plan; 6 target or runtime; "
         "7 the output directory is in use; 8 disk; 9 done, but a criterion of accuracy or speed is missed; 130 interrupted.",
-        "Environment: OCTOBERT_CACHE is the folder of models that are given as a zip file or a URL. HF_HOME, HF_TOKEN and "
-        "HF_HUB_OFFLINE: where files of the Hub are kept, who asks for them, and whether to ask at all. NO_COLOR: print "
-        "without colours.",
+        "Environment: OCTOBERT_CACHE is the folder of what is measured once per machine, and of models that are given as a zip "
+        "file or a URL. HF_HOME, HF_TOKEN and HF_HUB_OFFLINE: where files of the Hub are kept, who asks for them, and whether "
+        "to ask at all. NO_COLOR: print without colours.",
         "Example: octobert quantize ./my-model --task text-classification --data ./my-data --out out",
     )
 )

@@ -72,8 +72,8 @@ def command(
         row: Number of a row of --data, from 1, without the header. Give it several times.
         top: Fillers for each mask of a text. Default: 5.
     """
-    # A process that answers a few texts would wait longer for models of static lengths than for them.
-    options["static_up_to"] = 0
+    # A process that answers a few texts would wait longer for the measurement than for them.
+    options["measure"] = options.get("goal") == "throughput"
     asks = question is not None or context is not None or context_file is not None
     if data is not None or row:
         others = (texts, pair, prompt is not None, top is not None)

@@ -85,7 +85,7 @@ class Environment(FrozenModel):
 
 
 def cache_folder() -> Path:
-    """Return octobert's folder in the user's cache, or `$OCTOBERT_CACHE`: models that were downloaded or unpacked."""
+    """Return octobert's folder in the user's cache, or `$OCTOBERT_CACHE`: measurements and downloaded models."""
     folder = os.environ.get("OCTOBERT_CACHE")
     return Path(folder) if folder else platformdirs.user_cache_path("octobert", appauthor=False)
 

@@ -118,9 +118,7 @@ def judge(
         ModelError: the model cannot be opened for its task.
     """
     _check_files(model, predictions, nbest)
-    predictor = Predictor(
-        model, cache=cache, runtime_log=runtime_log, device=device, static_up_to=0
-    )
+    predictor = Predictor(model, cache=cache, runtime_log=runtime_log, device=device, measure=False)
     task = measured(predictor.task, metric_specs(metrics, None, predictor.task))
     data = {"source": source, "evaluate": split, "config": config, "revision": revision}
 

@@ -34,7 +34,7 @@ def probed(model: FinishedModel) -> Closeness | None:
     reference = candidates.float_of(model)
     if reference is None:
         return None
-    with Predictor(model, static_up_to=0) as predictor:
+    with Predictor(model, measure=False) as predictor:
         task = predictor.task
         if not task.reads_texts:
             return None

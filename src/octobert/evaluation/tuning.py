@@ -37,7 +37,7 @@ from octobert.evaluation.interleaving import interleave
 from octobert.evaluation.worker import Worker, working
 from octobert.inference.batching import Batch, make_batches
 
-# The batches of a round for a setting, whose process says whether it prepares shapes.
+# The batches of a round for a setting, whose process says what they cost.
 _Work = Callable[[Setting, Worker], list[Feeds]]
 # Smallest relative gain that is worth settings other than the defaults.
 MARGIN = 0.01
@@ -193,8 +193,8 @@ def _feeds(
     else:
         batches = make_batches(
             lengths,
+            worker.ask("cost", longest),
             max_length=longest,
-            shared=worker.facts.prepares_shapes,
             streams=setting.streams,
             tokens=setting.tokens,
         )

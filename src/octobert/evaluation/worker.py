@@ -23,6 +23,7 @@ from octobert.core.environment import peak_memory_bytes
 from octobert.core.errors import OctobertError, TargetError
 from octobert.core.session import AsynchronousSession, Feeds, Session
 from octobert.evaluation.candidates import Candidate, import_runtime, open_candidate
+from octobert.inference.cost_model import measure_cost_model
 from octobert.inference.forks import never_free
 
 # Called with what is done, how much of it, and of how much.
@@ -38,7 +39,6 @@ class OpenInfo(NamedTuple):
     precision: str
     threads: int
     streams: int
-    prepares_shapes: bool
 
 
 class Saturated(NamedTuple):
@@ -60,8 +60,8 @@ class Worker:
 
     Requests: `time` (feeds → ms of one run, after an untimed one), `work` (list of feeds → ms of all runs, on all streams),
     `saturate` ((list of feeds, runs of each request, inferences in flight, seconds; it ends with the runs or the seconds) →
-    `Saturated`), `warm` (the same without the pause), `device` (None → what really runs the model) and `peak` (None →
-    peak memory in bytes).
+    `Saturated`), `warm` (the same without the pause), `cost` (length limit in tokens → cost model), `device` (None →
+    what really runs the model) and `peak` (None → peak memory in bytes).
 
     Args:
         candidate: what to open.
@@ -196,8 +196,7 @@ def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     load_ms = (time.perf_counter() - started) * 1000
     # Freed by the end of the process only: see `AsynchronousSession.run_each` of OpenVINO.
     never_free(session)
-    facts = (session.precision, session.threads, session.streams, session.prepares_shapes)
-    _write(answers, OpenInfo(load_ms, *facts))
+    _write(answers, OpenInfo(load_ms, session.precision, session.threads, session.streams))
     with ThreadPoolExecutor(session.streams) as pool:
         while True:
             request, argument = pickle.load(requests)
@@ -213,6 +212,8 @@ def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
 def _answer(session: Session, pool: ThreadPoolExecutor, request: str, argument: Any) -> Any:
     if request == "peak":
         return peak_memory_bytes()
+    if request == "cost":
+        return measure_cost_model(session, argument)
     if request == "device":
         return session.device
     if request in ("warm", "saturate"):

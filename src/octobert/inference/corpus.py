@@ -102,7 +102,7 @@ class Embedder:
         Raises:
             ModelError: it does not embed texts.
         """
-        model = Predictor(self.package, goal="throughput", **self.options)
+        model = Predictor(self.package, goal="throughput", measure=False, **self.options)
         if not isinstance(model.task, Embedding):
             raise ModelError(
                 "the model does not embed texts",

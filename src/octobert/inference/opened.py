@@ -17,6 +17,7 @@ from octobert import targets
 from octobert.config.loading import choice_of
 from octobert.core.errors import DataError, ModelError, RecipeError, TargetError, did_you_mean
 from octobert.core.family import longest_input
+from octobert.core.files import file_stamp
 from octobert.core.heads import head_of
 from octobert.core.model_config import CONFIG, Config, read_config
 from octobert.core.onnx_files import (
@@ -48,6 +49,9 @@ from octobert.tasks import Task, build, rebuild
 # Suffix → the target that opens a file if none is named.
 TARGETS = {".onnx": "ort-cpu", ".xml": "openvino-cpu"}
 _FREE = (-1, -1)
+# Bytes. Equal constants share their place in the weights of an IR, so that models of one shape differ by some bytes; a head or
+# 64 neurons more are more than this.
+_WIDTHS = 4096
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,36 @@ class FinishedModel:
             return self.manifest.model.sizes.heads
         heads = read_config(self.folder).get("num_attention_heads")
         return heads if isinstance(heads, int) else 0
+
+    @property
+    def shape_facts(self) -> list[Any]:
+        """The properties that its inference times depend on, as plain data: the same for other weights of the same shape."""
+        if self.manifest is None:
+            return [
+                self.target,
+                {str(file): file_stamp(file) for file in package_files.files_of(self.file)},
+            ]
+        model, plan = self.manifest.model, self.manifest.plan
+        ranges = {"low", "high", "ceiling", "shared"}
+        quantized = [
+            (s.role, s.module, quantizer.model_dump(mode="json", exclude=ranges))
+            for s, quantizer in plan.quantized
+        ]
+        prefix = self.file.relative_to(self.path).with_suffix("").as_posix()
+        widths = {
+            name: size // _WIDTHS
+            for name, size in self.manifest.sizes.items()
+            if name.startswith(prefix)
+        }
+        return [
+            self.target,
+            model.family,
+            model.head,
+            model.sizes.model_dump(mode="json"),
+            plan.float_parts,
+            quantized,
+            widths,
+        ]
 
     @property
     def ignores_padding(self) -> bool:

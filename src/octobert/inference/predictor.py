@@ -29,8 +29,9 @@ from octobert.core.session import (
 )
 from octobert.data.encoded import Encoded
 from octobert.data.tokenization import Tokenizer
-from octobert.inference import package_files
+from octobert.inference import cost_model, package_files
 from octobert.inference.batching import run_rows
+from octobert.inference.cost_model import CostModel
 from octobert.inference.forks import PerProcess, on_live_thread
 from octobert.inference.opened import FinishedModel, open_model
 from octobert.inference.package_files import files_of, read_tuned
@@ -61,8 +62,10 @@ class Predictor:
 
     Args:
         model: a package, `OUT/<target>`; or what `open_model` makes of a model file.
-        goal: `latency` gives one inference all cores. `throughput` runs one inference per core. Settings that
-            `octobert tune` stored for the goal on this machine are used.
+        goal: `latency` gives one inference all cores. `throughput` runs one inference per core. The first use of a shape of
+            model on a machine takes up to about five seconds longer, to measure the time by length: which rows are
+            best run together, and whether a padded text is faster. Settings that `octobert tune` stored for the goal on this
+            machine are used.
         streams: inferences that run at the same time; 0 leaves the number to the goal.
         threads: threads of one inference; 0 leaves the number to the goal. With `streams` or `threads`, tuned settings are
             ignored.
@@ -77,7 +80,8 @@ class Predictor:
             48, …, and from 128 in steps of 32. Each is compiled when the first text of its length comes, and takes memory for
             another copy of the weights. An 8-bit answer may differ from that of the model for all shapes, by about a fifth of
             the error of quantization. None: 128 with the goal `latency` on the CPU, where these copies are small; 0 with a
-            device.
+            device, and without `measure`.
+        measure: measure the time by length where that was not yet done on this machine.
         alone: answer every text in an inference of its own, so that its answer does not depend on other texts.
 
     Raises:
@@ -105,6 +109,7 @@ class Predictor:
         device: str | None = None,
         precision: str | None = None,
         static_up_to: int | None = None,
+        measure: bool = True,
         alone: bool = False,
     ) -> None:
         goal = goal_named(goal)
@@ -121,7 +126,7 @@ class Predictor:
         elif self.manifest is not None:
             package_files.check_sizes(self.folder, self.manifest, self.opened.file)
         if static_up_to is None:
-            wanted = goal == "latency" and device is None
+            wanted = goal == "latency" and measure and device is None
             static_up_to = _default_static(self.opened) if wanted else 0
         elif static_up_to:
             _check_static(static_up_to, self.opened)
@@ -138,7 +143,9 @@ class Predictor:
             static_up_to=static_up_to,
         )
         # Without a reference to this object, so that it is freed as soon as nobody uses it.
-        self._engine = PerProcess(partial(_engine, self.opened, self.setting, options, alone=alone))
+        self._engine = PerProcess(
+            partial(_engine, self.opened, goal, self.setting, options, measure=measure, alone=alone)
+        )
 
     def __call__(self, inputs: Any) -> list[dict[str, Any]]:
         """Answer one input or a list of inputs, in order.
@@ -245,22 +252,60 @@ load = Predictor
 
 
 def _engine(
-    model: FinishedModel, setting: Setting, options: SessionOptions, *, alone: bool
+    model: FinishedModel,
+    goal: Goal,
+    setting: Setting,
+    options: SessionOptions,
+    *,
+    measure: bool,
+    alone: bool,
 ) -> _Engine:
     """Open a model."""
     task = model.rebuilt()
     tokenizer, session = model.tokenizer(task), model.session(options)
+    # Batches of one row follow from no times.
+    measure = measure and not alone
+    cost = _cost(model, goal, options, session, tokenizer.max_length, measure=measure)
     static = static_lengths(options.static_up_to) if model.ignores_padding else ()
     scheduler = Scheduler(
         task,
         tokenizer,
         session,
+        cost,
         setting.tokens,
         static,
         pads=model.ignores_padding,
         alone=alone,
     )
     return _Engine(tokenizer, session, scheduler)
+
+
+def _cost(
+    model: FinishedModel,
+    goal: Goal,
+    options: SessionOptions,
+    session: Session,
+    max_length: int,
+    *,
+    measure: bool,
+) -> CostModel:
+    """The measured times of a session, or a default where measuring is of no use."""
+    # What is measured, and chosen by it, is the model for all shapes.
+    free = options.replaced(static_up_to=0)
+    plain = free.model_dump(mode="json", exclude={"cache", "log"})
+    path = cost_model.stored_path(model.shape_facts, session, plain, max_length)
+    # Without padding there is nothing to choose for a single text.
+    if measure and (goal == "throughput" or model.ignores_padding):
+        cost = cost_model.read_or_measure_cost_model(
+            path,
+            lambda: model.session(free) if options.static_up_to else session,
+            max_length,
+            only_if_stored=goal == "latency",
+        )
+    else:
+        cost = cost_model.read_cost_model(path)
+    cost = cost or cost_model.default_cost_model(session)
+    return cost if model.ignores_padding else cost.replaced(lengths=())
 
 
 def _default_static(model: FinishedModel) -> int:

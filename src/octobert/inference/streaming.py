@@ -23,6 +23,7 @@ from octobert.core.session import Session
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.inference import forks
 from octobert.inference.batching import Batch, collected, make_batches, most_tokens, shared_length
+from octobert.inference.cost_model import CostModel
 from octobert.tasks import Outputs, Result, Task, UserAnswer
 
 # The first window is small, for early answers. Later ones are large, so that rows meet others of their length.
@@ -55,6 +56,7 @@ class Scheduler:
     Args:
         task: parses inputs, tokenizes them, and turns outputs into answers.
         tokenizer: of the model.
+        cost: decides which rows run together.
         tokens: most tokens of a batch, padding included.
         static: lengths, ascending, for which the session has models of a static shape: a single row is padded to the next.
         pads: pad single rows to shared lengths, where the runtime prepares each shape: padding does not change answers.
@@ -66,6 +68,7 @@ class Scheduler:
         task: Task,
         tokenizer: Tokenizer,
         session: Session,
+        cost: CostModel,
         tokens: int,
         static: Sequence[int] = (),
         *,
@@ -73,9 +76,12 @@ class Scheduler:
         alone: bool = False,
     ) -> None:
         self._task, self._tokenizer, self._session = task, tokenizer, session
-        self._tokens, self._alone = tokens, alone
+        self._cost, self._tokens = cost, tokens
         self._static = [length for length in static if length <= tokenizer.max_length]
-        self._shares = pads and session.prepares_shapes
+        self._alone, self._shares = alone, pads and session.prepares_shapes
+        self._seen = set[tuple[int, int]]()
+        # For single rows, which come again and again: that a shape is slow at first does not count.
+        self._steady, self._padded = cost.replaced(new_shape_ms=0.0), dict[int, int]()
         self._process, self._closed = os.getpid(), False
         self._tokenize_pool = ThreadPoolExecutor(1, "octobert-tokenize")
         self._run_pool = ThreadPoolExecutor(session.streams, "octobert-run")
@@ -135,11 +141,16 @@ class Scheduler:
 
     def padded(self, tokens: int) -> int:
         """Return the length to which a single row is padded."""
-        longest = self._tokenizer.max_length
-        least = min(shared_length(tokens), longest) if self._shares else tokens
-        # Models of static lengths, which another goal does not have, may round otherwise.
-        static = () if self._alone else self._static
-        return next((length for length in static if length >= tokens), least)
+        if tokens not in self._padded:
+            longest = self._tokenizer.max_length
+            least = min(shared_length(tokens), longest) if self._shares else tokens
+            if not self._alone:
+                # Measured times differ from one process to the next, and so may the answers.
+                (batch,) = make_batches([least], self._steady, max_length=longest)
+                static = (length for length in self._static if length >= tokens)
+                least = next(static, batch.length)
+            self._padded[tokens] = least
+        return self._padded[tokens]
 
     def close(self) -> None:
         """Finish the work in progress and end the threads."""
@@ -194,11 +205,13 @@ class Scheduler:
             return encoded, [Batch([i], self.padded(len(row))) for i, row in enumerate(rows)]
         batches = make_batches(
             [len(row) for row in rows],
+            self._cost,
             max_length=self._tokenizer.max_length,
-            shared=self._session.prepares_shapes,
             streams=self._session.streams,
             tokens=most_tokens(rows, self._tokens),
+            seen=self._seen,
         )
+        self._seen.update(batch.shape for batch in batches)
         return encoded, batches
 
     def _run(self, batch: Batch, encoded: EncodedTexts, first: int) -> Outputs:
