@@ -36,12 +36,10 @@ from octobert.core.family import EncoderFamily
 FAMILY = EncoderFamily(model_types=("mine",), prefix="mine", layer="layers.{}", parts={})
 '''
 CALIBRATOR = '''"""A calibrator."""
-from octobert.core.frozen import FrozenModel
-class Options(FrozenModel):
-    """Options."""
-SWEEP = (Options(),)
-def interval(statistics, options):
-    raise NotImplementedError
+from octobert.quantization.calibrators import Calibrator
+class Mine(Calibrator):
+    """Mine."""
+    def interval(self, seen): ...
 '''
 
 

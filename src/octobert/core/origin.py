@@ -66,13 +66,20 @@ def listed(
         OctobertError: As `check_inside`.
     """
     found: dict[str, Path] = {}
-    for path in (path for pattern in patterns for path in sorted(folder.glob(pattern))):
+    for path in (path for pattern in patterns for path in _matching(folder, pattern)):
         name = path.relative_to(folder).as_posix()
         if not path.is_dir():
             if not (anywhere and path.is_file()):
                 check_inside(folder, name, kind)
             found[name] = path
     return found
+
+
+def _matching(folder: Path, pattern: str) -> list[Path]:
+    """The paths of a pattern, sorted. `Path.glob` leaves out a link to nothing where the pattern is its name."""
+    if "*" in pattern or "?" in pattern:
+        return sorted(folder.glob(pattern))
+    return [folder / pattern] if os.path.lexists(folder / pattern) else []
 
 
 def copy_files(source: Path, names: Iterable[str], folder: Path) -> None:

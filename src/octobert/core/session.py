@@ -91,6 +91,12 @@ def file_of(path: Path, length: int) -> Path:
     return path.with_name(f"{path.stem}.{length}{path.suffix}")
 
 
+def weights_at(path: Path) -> Path:
+    """The file with the weights of an IR: its own, or that of the IR for longer rows."""
+    own, longest = path.with_suffix(".bin"), path.with_name(f"{path.name.partition('.')[0]}.bin")
+    return longest if longest.exists() and not own.exists() else own
+
+
 def shorter_files(path: Path) -> dict[int, Path]:
     """Tokens → the file for rows of that length beside the file of the longest ones; empty for most models."""
     name = re.compile(rf"{re.escape(path.stem)}\.({_LENGTH}){re.escape(path.suffix)}")

@@ -35,6 +35,7 @@ from octobert.core.session import (
     SessionOptions,
     read_outputs,
     shorter_files,
+    weights_at,
 )
 from octobert.data.tokenization import Tokenizer
 from octobert.inference import machines, package_files
@@ -43,7 +44,6 @@ from octobert.models.heads import outputs_of
 from octobert.models.source import ModelSource, read_metadata, tokenizer_folder
 from octobert.targets import runtimes
 from octobert.targets.runtimes import openvino
-from octobert.targets.shared.ir_files import weights_at
 from octobert.tasks import Task, build, rebuild
 
 # Suffix → the target that opens a file if none is named.

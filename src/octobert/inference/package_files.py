@@ -33,8 +33,7 @@ from octobert.core.model_config import READ, TABLE_FILES
 from octobert.core.onnx_files import external_files
 from octobert.core.origin import check_inside, is_inside, listed
 from octobert.core.results import PACKAGE_FILE, PackageManifest
-from octobert.core.session import RuntimeOption, Tuned, shorter_files
-from octobert.targets.shared.ir_files import weights_at
+from octobert.core.session import RuntimeOption, Tuned, shorter_files, weights_at
 
 TUNED_FILE = "tuned.json"
 _TUNED = TypeAdapter(dict[str, dict[str, Any]])

@@ -144,10 +144,12 @@ def largest(
         seen.append(chain.ReduceMax("largest", magnitudes, keepdims=0, shape=()))
         graph.extend(chain.nodes)
     session, found = shapes.open_session(model, seen, arena=False), np.zeros(len(values))
-    names = [port.name for port in session.get_inputs()]
+    names = {port.name for port in session.get_inputs()}
     for group in batches(rows, max_tokens=TOKENS_PER_BATCH):
         feeds = feeds_of([rows[i] for i in group], pad_id)
-        found = np.maximum(found, session.run(None, {name: feeds[name] for name in names}))
+        found = np.maximum(
+            found, session.run(None, {name: feed for name, feed in feeds.items() if name in names})
+        )
     return dict(zip(values, found.tolist(), strict=True))
 
 

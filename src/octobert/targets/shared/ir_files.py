@@ -9,15 +9,10 @@ import numpy as np
 
 from octobert.core import plan
 from octobert.core.onnx_files import TensorInfo
+from octobert.core.session import weights_at
 
 # Place in an IR of the group of channels that activations are quantized in per token.
 GROUP_OPTION = ("runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE")
-
-
-def weights_at(path: Path) -> Path:
-    """The file with the weights of an IR: its own, or that of the IR for longer rows."""
-    own, longest = path.with_suffix(".bin"), path.with_name(f"{path.name.partition('.')[0]}.bin")
-    return longest if longest.exists() and not own.exists() else own
 
 
 def model_at(core: Any, path: Path) -> Any:
