@@ -67,7 +67,6 @@ def test_a_broken_plugin_is_left_out_with_its_reason(site: Path, family: str, te
 CALIBRATOR = """
 from octobert.quantization.calibrators import Calibrator
 class Mine(Calibrator):
-    """Mine."""
     def interval(self, seen): ...
 """
 CORRECTION = """
@@ -89,7 +88,9 @@ def correct(layer, moments, options): ...
     ],
 )
 def test_members_of_another_type_are_breakage(site: Path, text: str, said: str) -> None:
-    install(site, {"corrections": {"octo-bad": "octo_bad"}}, {"octo_bad.py": f"{CORRECTION}{text}\n"})
+    install(
+        site, {"corrections": {"octo-bad": "octo_bad"}}, {"octo_bad.py": f"{CORRECTION}{text}\n"}
+    )
     assert said in left_out("corrections", "octo-bad")
 
 
@@ -102,7 +103,9 @@ def test_members_of_another_type_are_breakage(site: Path, text: str, said: str) 
     ],
 )
 def test_classes_that_are_none_are_breakage(site: Path, text: str, said: str) -> None:
-    install(site, {"calibrators": {"octo-bad": "octo_bad"}}, {"octo_bad.py": f"{CALIBRATOR}{text}\n"})
+    install(
+        site, {"calibrators": {"octo-bad": "octo_bad"}}, {"octo_bad.py": f"{CALIBRATOR}{text}\n"}
+    )
     assert said in left_out("calibrators", "octo-bad")
 
 

@@ -232,7 +232,10 @@ def test_what_is_no_file_is_refused(kind, embedding_package, corpus, out, tmp_pa
     else:
         path.symlink_to({"device": "/dev/zero", "link to a folder": "b"}.get(kind, "nothing"))
     for data in (corpus, path)[: 1 if kind == "link to a folder" else 2]:
-        with pytest.raises(DataError, match=r"c\.parquet: the file cannot be read as Parquet"):
+        with pytest.raises(
+            DataError,
+            match=r"c\.parquet: (the file cannot be read as Parquet|the link leads to nothing|the file is a link)",
+        ):
             octobert.embed(embedding_package, data, out)
     with pytest.raises(DataError, match="form of the vectors is unknown"):
         octobert.StoredVectors.read(path)

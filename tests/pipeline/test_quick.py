@@ -47,7 +47,8 @@ def test_quick_shortens_throughput_and_timing_by_seconds() -> None:
 def test_every_float_form_on_the_runtimes_of_the_targets_stays(finished) -> None:
     full = facts_of(finished[0], tune=False)
     short = facts_of(quick(finished[0], targets=TARGETS), tune=False)
-    assert set(full.candidates) == set(short.candidates)
+    # The checkpoint runs on no runtime of a target.
+    assert set(full.candidates) - {"torch-f32"} == set(short.candidates)
 
 
 def test_what_the_recipe_sets_is_an_upper_limit(finished) -> None:

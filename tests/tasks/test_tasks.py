@@ -10,6 +10,7 @@ from octobert.core import plugins
 from octobert.core.errors import DataError
 from octobert.core.heads import head_of
 from octobert.core.measurements import RESAMPLES, score_named
+from octobert.core.model_config import Reading
 from octobert.core.results import ModelMetadata
 from octobert.data.encoded import split
 from octobert.data.tokenization import EncodedTexts, Tokenizer
@@ -25,7 +26,9 @@ def build(name: str, of_model: tuple[str, ...] = (), **options: object):
     module = plugins.load("tasks", name)
     if name == "zero-shot-classification":
         of_model, options = ("entailment", "contradiction"), {"labels": ("no", "yes"), **options}
-    return module.build(module.Options(**options), ModelMetadata(labels=of_model))
+    return module.build(
+        module.Options(**options), ModelMetadata(labels=of_model, reading=Reading())
+    )
 
 
 def unit(count: int, size: int = 16, seed: int = 0) -> np.ndarray:

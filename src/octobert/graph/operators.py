@@ -165,6 +165,11 @@ def nodes_of(graph: ir.Graph) -> dict[str, ir.Node]:
     return {str(node.name): node for node in graph}
 
 
+def named(graph: ir.Graph) -> dict[str, ir.Value]:
+    """Return name → value of a graph: `values_of`, and its inputs."""
+    return {**values_of(graph), **{str(value.name): value for value in graph.inputs}}
+
+
 def values_of(graph: ir.Graph) -> dict[str, ir.Value]:
     """Return the outputs of the nodes of a graph by name."""
     return {str(value.name): value for node in graph for value in node.outputs}

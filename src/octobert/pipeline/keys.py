@@ -35,10 +35,12 @@ _PACKAGES = (
     *("torch", "transformers", "tokenizers", "sentencepiece", "safetensors", "accelerate"),
     *("onnx", "onnx-ir", "onnxscript", "onnxruntime", "ml-dtypes", "numpy", "scipy"),
     *("datasets", "pandas", "pyarrow", "pydantic", "PyYAML"),
+    # Training takes the best epoch by a metric.
+    *("evaluate", "ir-measures"),
 )
 _OF_TARGETS = (
     *("openvino", "onnxruntime-gpu", "onnxruntime-qnn"),
-    *("evaluate", "ir-measures", "optuna", "flatbuffers"),
+    *("optuna", "flatbuffers"),
 )
 _WITHOUT_TARGETS = ("data", "finetune", "capture", "transform", "observe", "calibrate")
 # Plugins of these families are named by the options of the steps that they work in. All others may be found on the way.

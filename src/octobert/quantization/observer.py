@@ -136,7 +136,7 @@ def largest(
         values: names of float values of the graph, constants among them.
     """
     model = ir.load(model_path)
-    graph, by_name = model.graph, operators.values_of(model.graph)
+    graph, by_name = model.graph, operators.named(model.graph)
     seen = []
     for name in values:
         chain = operators.Chain(graph, f"{name}.seen")

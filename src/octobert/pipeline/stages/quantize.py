@@ -147,7 +147,7 @@ def _fitting(
     seen = observer.largest(graph, rows, pad_id, float16.converted(model))
     if capabilities.integer_only:
         # What is only read in integers is float nowhere.
-        written = operators.values_of(ir.load(context.work / _artifacts.QUANTIZED).graph)
+        written = operators.named(ir.load(context.work / _artifacts.QUANTIZED).graph)
         seen = {
             name: most
             for name, most in seen.items()
