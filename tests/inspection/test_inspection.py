@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from octobert.cli.main import app
 from octobert.core import capability, environment, plugins
 from octobert.core.errors import ModelError, TargetError
+from octobert.core.files import file_digest
 from octobert.core.measurements import Latency
 from octobert.core.plan import QuantPlan, Site
 from octobert.core.profile import Inspection, Operand, Operator, Product, Profile, split
@@ -105,7 +106,7 @@ def package(captured, checkpoint, tmp_path_factory) -> Path:
         scores={},
         comparison=None,
         environment=environment.current(),
-        files={},
+        files={"onnx/model.onnx": file_digest(folder / "onnx" / "model.onnx")},
         sizes={},
     )
     (folder / PACKAGE_FILE).write_text(manifest.model_dump_json())

@@ -12,7 +12,7 @@ import pytest
 
 import octobert
 from octobert import tasks
-from octobert.core.errors import DataError, ModelError
+from octobert.core.errors import DataError, ModelError, OctobertError
 from octobert.core.session import SessionOptions
 from octobert.data.encoded import feeds_of
 from octobert.data.tokenization import Tokenizer
@@ -127,12 +127,12 @@ def test_what_cannot_be_followed_is_named(
 
 def test_a_model_without_a_projection_is_refused(golden, encoder, tmp_path: Path) -> None:
     recipe = recipe_of(encoder, "late-interaction", rows_in(tmp_path / "data"))
-    with golden.raises(ModelError):
+    with golden.raises(OctobertError):
         runner.run(recipe, tmp_path / "out", executor=inline.run)
     sentences = write_modules(
         shutil.copytree(encoder, tmp_path / "sentences"), [("Pooling", {"pooling_mode": "mean"})]
     )
-    with golden.raises(ModelError):
+    with golden.raises(OctobertError):
         runner.run(recipe.replaced(model=str(sentences)), tmp_path / "out", executor=inline.run)
 
 
