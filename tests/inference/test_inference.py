@@ -35,8 +35,9 @@ from octobert.inference.predictor import Predictor
 from tests.support.runs import TARGETS
 from tests.support.tolerances import assert_same_rounding
 
-# The same row in another batch: float32 sums in another order can move an 8-bit value by one scale.
-SAME_SCORE = 2e-3
+# The same row in another batch: float32 sums in another order can move an 8-bit value by one scale. One of 255 steps of a range
+# as wide as 2 is 8e-3 of a logit, of which a score, a sigmoid of it, has a quarter; two values may move. With AMX 2.11e-3 came.
+SAME_SCORE = 4e-3
 # Sums of float32 in another order, as a part of the largest output.
 SAME_FLOAT = 1e-5
 GOALS = ("latency", "throughput")
