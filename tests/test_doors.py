@@ -112,7 +112,8 @@ def test_what_lies_beside_the_files_of_a_model_is_left_there(
     os.mkfifo((model / name).with_name("pipe.txt"))
     run(model, task, rows_in(tmp_path / "data"), tmp_path / "out")
     package = tmp_path / "out" / "ort-cpu"
-    octobert.export(package, "sentence-transformers" if kind != "late" else "fastembed")
+    if kind != "late":  # whose markers no client for ONNX files knows
+        octobert.export(package, "sentence-transformers")
     assert with_the_secret(tmp_path / "out", cache) == []
 
 
@@ -304,7 +305,7 @@ def test_what_a_link_of_a_corpus_leads_to_is_not_embedded(
 def test_a_table_of_a_terabyte_is_refused_by_its_header(checkpoint, tmp_path: Path) -> None:
     """The file takes a few blocks of the disk: all but its header is a hole."""
     model, _ = sparse(checkpoint, tmp_path / "model")
-    for count, what in ((2**38, "more memory than there is"), (2**20, "not one weight for each")):
+    for count, what in ((2**38, "too much memory"), (2**20, "not one weight for each")):
         header = json.dumps(
             {"weight": {"dtype": "F32", "shape": [count], "data_offsets": [0, 4 * count]}}
         ).encode()

@@ -117,7 +117,11 @@ def verify(package: Path) -> Verified:
     if wrong := [f"{name} {state}" for name, state in states.items() if state]:
         raise other_files(package, wrong)
     graphs = [package / name for name in manifest.files if name.endswith((".onnx", ".xml"))]
-    if wrong := _unlisted(package, manifest, (f for graph in graphs for f in files_of(graph))):
+    # What is not listed is not opened either, to see which weights it names.
+    opened = [each for graph in graphs for each in (graph, *shorter_files(graph).values())]
+    wrong = _unlisted(package, manifest, opened)
+    wrong = wrong or _unlisted(package, manifest, (f for g in graphs for f in files_of(g)))
+    if wrong:
         raise other_files(package, wrong)
     present = {path.relative_to(package).as_posix() for path in files_in(package)}
     added = present - {*manifest.files, PACKAGE_FILE}
