@@ -118,7 +118,8 @@ def _computed(
     """What a client makes of the outputs of an exported file, by the names of those that octobert reads."""
     head, outputs = head_of(exported.head), {}
     splade = head.encoder == "SparseEncoder" and client.readings == "own"
-    if head.pooled and (client.outputs == "modules" or model.given == "states"):
+    pools = client.outputs == "modules" or model.given == "states"
+    if head.pooled and pools and exported.manifest is None:
         # Such a session pools as the folder says.
         outputs = {head.pools: head.pools}
     elif splade or model.given == "token":
