@@ -291,12 +291,6 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
     return f'did you mean "{near[0]}"?' if near else f"known: {', '.join(names) or 'none'}"
 
 
-_UNREADABLE: dict[type[OSError], str] = {
-    PermissionError: "check its permissions",
-    FileNotFoundError: "copy the file that a link leads to (cp -rL), or download it again",
-}
-
-
 def unreadable(kind: type[E], error: OSError, where: object) -> E:
     """The error for a file that the operating system does not let us read.
 
@@ -308,11 +302,12 @@ def unreadable(kind: type[E], error: OSError, where: object) -> E:
     if error.errno == errno.ENOENT:
         return not_there(kind, where)
     got, _, fix = str(error.strerror).partition("; ")
+    denied = isinstance(error, PermissionError)
     return kind(
         "the file cannot be read",
         where=str(where),
         got=got,
-        fix=fix or _UNREADABLE.get(type(error), "copy or download the file itself"),
+        fix=fix or ("check its permissions" if denied else "copy or download the file itself"),
     )
 
 

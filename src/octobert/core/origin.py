@@ -7,6 +7,7 @@ a file, as those of the Hub's cache do: `models--ORG--NAME/snapshots/REVISION/co
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from collections.abc import Iterable
@@ -66,10 +67,21 @@ def listed(
         OctobertError: As `check_inside`.
     """
     found: dict[str, Path] = {}
+    root = Path(os.path.realpath(folder))
+
+    @functools.cache
+    def holds(parent: Path) -> bool:
+        """Whether a part of the folder lies in it. Data sets have 10,000 files in one: its place is asked for once."""
+        place = Path(os.path.realpath(parent))
+        return root == place or root in place.parents
+
     for path in (path for pattern in patterns for path in _matching(folder, pattern)):
         name = path.relative_to(folder).as_posix()
-        if not path.is_dir():
-            if not (anywhere and path.is_file()):
+        is_plain = (
+            is_file(path) and holds(path.parent) and stays_inside(name) and name.isprintable()
+        )
+        if is_plain or not path.is_dir():
+            if not (is_plain or (anywhere and path.is_file())):
                 check_inside(folder, name, kind)
             found[name] = path
     return found
