@@ -73,10 +73,10 @@ def check(source: Path, file: Path, folder: Path, name: str, client: Client, mod
     if not any(found["tokens"]):
         longest = _LONGEST_WIDE if head.wide else _LONGEST
         feeds = feeds_of([row for row in rows if len(row) <= longest], tokenizer.pad_id)
-        exported = replace(package, file=file, folder=folder, manifest=None)
-        if package.facts().query_table:
-            # The modules of documents lie behind a router, and are those of the package.
-            exported = replace(package, file=file)
+        exported = replace(package, file=file)
+        # The modules of documents behind a router are those of the package.
+        if not package.facts().query_table:
+            exported = replace(exported, folder=folder, manifest=None)
         theirs = _computed(exported, client, model, options, feeds)
         found = {what: _errors(ours, theirs[what]) for what, ours in session.run(feeds).items()}
     for what, errors in found.items():
