@@ -85,6 +85,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(str(folder))
     yield folder
     monkeypatch.undo()
+    # A module that was imported is found where it was.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
+        del sys.modules[name]
     forget_plugins()
 
 
