@@ -145,7 +145,12 @@ HEADED: dict[str, tuple[str, tuple[str, ...], dict[str, Any], Any]] = {
         {},
         {"text-classification": {"text": PAIR}},
     ),
-    "tags": ("token-classification", ("O", "B-X", "I-X"), {}, "token-classification"),
+    "tags": (
+        "token-classification",
+        (),
+        {},
+        {"token-classification": {"labels": ["O", "B-X"]}},
+    ),
     "answers": ("question-answering", ("a", "b"), {}, "squad"),
     "masks": ("masked-lm", (), {}, {"fill-mask": {"text": "sentence1"}}),
     "states": ("feature-extraction", (), {}, {"feature-extraction": {"text": "sentence1"}}),
@@ -177,10 +182,10 @@ def _headed(folder: Path, kind: str) -> None:
     elif kind == "tags":
         data = folder / "data"
         data.mkdir()
-        for split in ("train", "validation"):
+        for split, words in (("train", WORDS), ("validation", WORDS[::-1])):
             rows = [
-                {"tokens": list(WORDS[i : i + 4]), "tags": ["O", "B-X", "I-X", split[0] and "O"]}
-                for i in range(20)
+                {"tokens": list(words[i : i + 4]), "tags": ["O", "B-X", "B-X", "O"]}
+                for i in range(len(words) - 4)
             ]
             (data / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     quantized(folder, model, task, data)
