@@ -64,6 +64,13 @@ def test_a_broken_plugin_is_left_out_with_its_reason(site: Path, family: str, te
     assert note.endswith("; update the package, or remove it: pip uninstall octo-acme")
 
 
+def test_an_import_without_end_is_ended(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "IMPORT_S", 1)
+    endless = "import time\ntime.sleep(10_000)\n"
+    install(site, {"targets": {"octo-slow": "octo_slow"}}, {"octo_slow.py": endless})
+    assert "(got TimeoutError: its import took longer than 1 s)" in left_out("targets", "octo-slow")
+
+
 CALIBRATOR = """
 from octobert.quantization.calibrators import Calibrator
 class Mine(Calibrator):
@@ -203,9 +210,7 @@ def test_lists_go_on(all_broken: Path, arguments: list[str], family: str) -> Non
 
 def test_a_prediction_runs_no_code_of_other_packages(finished, tmp_path: Path) -> None:
     """A plugin that sleeps at its import, or does worse, is not imported by what does not need it."""
-    # The versions of what all runtimes need describe the machine, so that runtimes are imported.
-    families = {*FAMILIES, "commands"} - {"runtimes"}
-    points = {family: {"octo-slow": "octo_slow"} for family in families}
+    points = {family: {"octo-slow": "octo_slow"} for family in (*FAMILIES, "commands")}
     install(tmp_path, points, {"octo_slow.py": "import time\ntime.sleep(10_000)\n"})
     done = octobert(tmp_path, "predict", finished[1] / "ort-cpu", "--pair", "a", "b", "--json")
     assert (done.returncode, done.stderr) == (0, "")

@@ -196,7 +196,9 @@ def test_what_was_tuned_is_used_on_this_machine_only(package, monkeypatch) -> No
     assert octobert.load(package, threads=2).setting == Setting(threads=2)
     assert octobert.load(package)([("the of", "and a")])[0].keys() == {"label", "score"}
     here = environment.current()
-    monkeypatch.setattr(environment, "current", lambda: here.model_copy(update={"cpu": "another"}))
+    monkeypatch.setattr(
+        environment, "current", lambda *_: here.model_copy(update={"cpu": "another"})
+    )
     assert octobert.load(package).setting == default_setting("latency")
     package_files.write_tuned(package, result)
     assert len(json.loads((package / package_files.TUNED_FILE).read_text())) == 2

@@ -170,4 +170,4 @@ def test_it_is_said_before_the_run(finished, tmp_path) -> None:
     runner.run(brief(finished[0]), tmp_path / "out", events.append, executor=inline.run)
     first = events[0]
     assert first.state == "note"
-    assert "GB of it stay in" in str(first.detail)
+    assert " of it stay in" in str(first.detail)

@@ -99,6 +99,19 @@ def test_bfloat16_wins_because_8_bits_gain_nothing_more(golden) -> None:
     golden(said(won_by("bf16", level), difference=(0.0, -0.003, 0.003)))
 
 
+def test_models_that_were_not_tried_are_not_judged(golden) -> None:
+    level = found("openvino-cpu int8", 60.0, 0.42, 1.3, 110.0, "admissible")
+    untried = level.model_copy(
+        update={
+            "variant": level.variant.model_copy(update={"name": "ort-cpu int8"}),
+            "state": "not tried",
+            "ratio": None,
+            "drops": {},
+        }
+    )
+    golden(said(won_by("bf16", level, untried)))
+
+
 def test_nothing_keeps_the_limits(golden) -> None:
     nearest = found("openvino-cpu int8", 21.7, 1.4, 0.6, 110.0, "excluded")
     lost = {"winner": nearest.variant.name, "met": False}

@@ -132,7 +132,7 @@ def limit_process() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (most, hard))
 
 
-def size(count: int) -> str:
+def size(count: float) -> str:
     """Bytes in words.
 
     Example:

@@ -8,7 +8,7 @@ import functools
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -106,18 +106,28 @@ def place_in_cache(*names: str) -> Iterator[Path]:
             yield place
 
 
-def current() -> Environment:
-    """Return the environment of this process."""
-    model, flags = _cpu()
+def current(packages: Iterable[str] | None = None) -> Environment:
+    """Return the environment of this process.
+
+    Args:
+        packages: whose versions are of interest; None for all that matter, which imports the runtimes of other packages.
+    """
+    named = runtime_packages() if packages is None else tuple(packages)
     return Environment(
-        cpu=model,
+        cpu=_cpu()[0],
         cores=_allowed(),
         memory_bytes=memory().total,
-        features=tuple(flag for flag in FLAGS if flag in flags),
+        features=features(),
         system=f"{platform.system()} {platform.release()}",
         python=sys.version.split()[0],
-        versions=versions((*PACKAGES, *runtime_packages())),
+        versions=versions((*PACKAGES, *named)),
     )
+
+
+def features() -> tuple[str, ...]:
+    """Return the instruction sets of the CPU that matter for 8-bit arithmetic (`Environment.features`)."""
+    flags = _cpu()[1]
+    return tuple(flag for flag in FLAGS if flag in flags)
 
 
 def today() -> datetime.date:
@@ -229,7 +239,7 @@ def memory() -> Memory:
     )
 
 
-def versions(packages: tuple[str, ...]) -> dict[str, str]:
+def versions(packages: Iterable[str]) -> dict[str, str]:
     """Return package → version, for the packages that are installed."""
     installed = {}
     for package in packages:

@@ -6,8 +6,8 @@ start with an underscore are shared code. Other Python packages add plugins thro
 
 A plugin of another package may be broken in any way. `load` says so in a sentence with the name of the package, and `each`, by
 which all lists and searches go, leaves it out with a `BrokenPluginWarning`. Plugins of octobert come first in `each`, and
-nothing is imported before its turn, so what finds a plugin of octobert runs no code of others. An import takes as long as it
-takes: Ctrl-C ends that of one plugin, which then is broken.
+nothing is imported before its turn, so what finds a plugin of octobert runs no code of others. A plugin that is not imported in
+`IMPORT_S`, or that the user interrupts by Ctrl-C, is broken.
 
 Importing a plugin must not import a runtime (onnxruntime, openvino, torch, transformers). `tests/test_plugins.py` checks all of
 this.
@@ -21,10 +21,12 @@ import inspect
 import os
 import pkgutil
 import re
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.metadata import Distribution, EntryPoint, distributions
 from pathlib import Path
 from traceback import format_exception_only
@@ -58,6 +60,7 @@ PACKAGES = {
 FAMILIES = tuple(PACKAGES)
 SINGULAR = {"families": "encoder family"}
 GROUP = "octobert."
+IMPORT_S = 30
 
 
 def names(family: str) -> tuple[str, ...]:
@@ -148,6 +151,7 @@ def _outcome(family: str, name: str) -> ModuleType | RecipeError:
             open(os.devnull, "w") as nowhere,
             redirect_stderr(sys.stderr),
             redirect_stdout(nowhere),
+            _limited(IMPORT_S),
         ):
             module = points[0].load()
         _check(module, family)
@@ -162,6 +166,25 @@ def _outcome(family: str, name: str) -> ModuleType | RecipeError:
         )
         kind.__cause__ = error
         return kind
+
+
+@contextmanager
+def _limited(seconds: int) -> Iterator[None]:
+    """Raise TimeoutError in a block that takes longer, where signals can: in the main thread, and not on Windows."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"its import took longer than {seconds} s")
+
+    if not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _check(module: Any, family: str) -> None:

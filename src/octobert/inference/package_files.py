@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from octobert.core import environment
+from octobert.core import environment, plugins
 from octobert.core.closeness import BatchEffect, Closeness
 from octobert.core.errors import ModelError, RecipeError
 from octobert.core.files import (
@@ -34,6 +34,7 @@ from octobert.core.onnx_files import external_files
 from octobert.core.origin import check_inside, is_inside, listed
 from octobert.core.results import PACKAGE_FILE, PackageManifest
 from octobert.core.session import RuntimeOption, Tuned, shorter_files, weights_at
+from octobert.targets import runtimes
 
 TUNED_FILE = "tuned.json"
 _TUNED = TypeAdapter(dict[str, dict[str, Any]])
@@ -294,10 +295,16 @@ def write_tuned(model: Path, result: Tuned, *, replace: bool = True) -> None:
 
 
 def machine_id() -> str:
-    """Return a digest of what measured times depend on: the CPU, the usable cores, the versions of the runtimes."""
-    here = environment.current()
-    runtimes = {name: here.versions.get(name) for name in environment.runtime_packages()}
-    return canonical_digest([here.cpu, here.cores, here.features, runtimes])[:16]
+    """Return a digest of what measured times depend on: the CPU, the usable cores, the versions of the runtimes.
+
+    A runtime of another package counts by the version of that package: no code of others runs before a prediction.
+    """
+    others = plugins.installed("runtimes")
+    own = [runtimes.load(name) for name in runtimes.names() if name not in others]
+    versions = environment.versions(package for runtime in own for package in runtime.PACKAGES)
+    packages = {plugins.title_of(point.dist) for points in others.values() for point in points}
+    here = environment.current(())
+    return canonical_digest([here.cpu, here.cores, here.features, versions, sorted(packages)])[:16]
 
 
 def _read_tuned(path: Path) -> dict[str, dict[str, Any]]:

@@ -15,6 +15,7 @@ from typing import Literal
 
 from octobert.config.loading import as_written
 from octobert.config.recipe import Choice, Recipe
+from octobert.core import budget
 from octobert.core.files import storage_errors
 from octobert.core.ranges import Sweep
 from octobert.core.results import TRAINED, DataFacts, Finetuned, PlannedStep, Report
@@ -160,13 +161,13 @@ def run(
 def _disk(facts: RunFacts, out: Path, *, searches: bool) -> str:
     """What a run writes, in words: at most while it is at work, and what stays."""
     files = weights.files_of(facts.model.path, allow_pickle=facts.recipe.allow_pickle)
-    size = sum(file.stat().st_size for file in files) / 1e9
+    size = sum(file.stat().st_size for file in files)
     most = size * (_SHARED + _EACH * len(facts.recipe.targets))
     place = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
-    more = f", and up to {_EACH * size:.1f} GB for each model that it tries" * searches
+    more = f", and up to {budget.size(_EACH * size)} for each model that it tries" * searches
     return (
-        f"the run writes up to {most:.1f} GB{more}; {KEPT * size:.1f} GB of it stay in {out / HIDDEN} beside the packages. "
-        f"{shutil.disk_usage(place).free / 1e9:.0f} GB are free"
+        f"the run writes up to {budget.size(most)}{more}; {budget.size(KEPT * size)} of it stay in {out / HIDDEN} beside the "
+        f"packages. {budget.size(shutil.disk_usage(place).free)} are free"
     )
 
 

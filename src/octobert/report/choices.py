@@ -252,16 +252,30 @@ def _no_eight_bits(choice: Selection, words: Phrasing, limits: Sequence[Limit]) 
     eight = [result for result in choice.found if result.variant.precision.startswith("int")]
     admissible = _first(words, [result for result in eight if result.state == "admissible"])
     if admissible is not None:
-        behind = words.behind(admissible, choice.best, named=False)
-        return f"8 bits gain nothing on this machine: {admissible.variant.name} is {behind}"
+        return _no_gain(choice, words, eight, admissible)
     excluded = _first(words, [result for result in eight if result.state == "excluded"])
     if excluded is not None and _first(words, [excluded, choice.best]) is excluded:
         better = _BEST.get(objective_named(choice.goal).name, ("", "better"))[1]
         return f"no {better} model in 8 bits {_keeps(words, limits)}: with {excluded.variant.name}, {excluded.reason}"
     late = _first(words, eight)
     if late is not None:
-        return f"8 bits gain nothing on this machine: {late.variant.name} is {words.behind(late, choice.best, named=False)}"
+        return _no_gain(choice, words, eight, late)
     return "no model in 8 bits could be made here"
+
+
+def _no_gain(
+    choice: Selection, words: Phrasing, eight: Sequence[VariantResult], rival: VariantResult
+) -> str:
+    """Say that float is not behind the best 8-bit model, and of how many models, and how surely, that is known."""
+    tried = sum(result.state != "not tried" for result in eight)
+    if tried < len(eight):
+        were = "was" if tried == 1 else "were"
+        known = f"{tried} of {len(eight)} models in 8 bits {were} tried, without a gain"
+    elif words.tied(rival, choice.best):
+        known = "no gain by 8 bits can be told from the noise on this machine"
+    else:
+        known = "8 bits gain nothing on this machine"
+    return f"{known}: {rival.variant.name} is {words.behind(rival, choice.best, named=False)}"
 
 
 def _keeps(words: Phrasing, limits: Sequence[Limit]) -> str:

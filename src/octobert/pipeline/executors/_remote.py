@@ -106,7 +106,7 @@ def kind_of(request: Request) -> dict[str, str]:
         "octobert's code": keys.code_digest()[:16],
         **keys.package_versions(request.stage),
         **keys.plugin_digests(request.options),
-        "instructions of the CPU": " ".join(environment.current().features),
+        "instructions of the CPU": " ".join(environment.features()),
     }
 
 

@@ -334,7 +334,7 @@ class OpenvinoSession:
         if options.threads:
             options = sessions.with_streams(options)
         core, self._path, self._chosen = new_core(), path, options.device
-        if device != "CPU" and x86_saturates(environment.current().features):
+        if device != "CPU" and x86_saturates(environment.features()):
             # A plan of another device, where the user chose this CPU: its products are computed in float, which is exact.
             core.set_property("CPU", {"LP_TRANSFORMS_MODE": False})
         with sessions.runtime_errors("openvino cannot compile the model", path):

@@ -436,7 +436,7 @@ def _optimized(path: Path, folder: Path, options: SessionOptions) -> Path:
     import onnxruntime as ort
 
     content = {path.name: file_digest(path)}
-    machine = [platform.machine(), environment.current().features]
+    machine = [platform.machine(), environment.features()]
     made_by = [ort.__version__, dict(options.runtime_options), options.entries.model_dump()]
     stem = f"{path.stem}-{canonical_digest([content, machine, made_by])[:16]}"
     file, seal = folder / f"{stem}.onnx", folder / f"{stem}.sha256"
