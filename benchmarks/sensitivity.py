@@ -19,14 +19,13 @@ from scipy.stats import spearmanr
 
 from octobert.config import loading
 from octobert.core import environment
-from octobert.core.plan import QuantPlan
 from octobert.core.session import read_outputs
 from octobert.data.encoded import Encoded, feeds_of
 from octobert.graph import qdq
 from octobert.graph.capture import shapes
 from octobert.pipeline import runner
-from octobert.pipeline.contract import StepResult
-from octobert.pipeline.stages import _artifacts
+from octobert.pipeline.artifacts import CapturedModel, FloatGraph, Planned, Rows
+from octobert.pipeline.contract import A
 from octobert.pipeline.store import Store
 from octobert.tasks import rebuild
 
@@ -58,16 +57,15 @@ def main() -> None:
     expected = report.sensitivities[options.target]
     store = Store(options.out / ".octobert" / "store")
 
-    def step(stage: str, name: str = "") -> StepResult:
-        return StepResult(step=stage, folder=store.path(stage, report.stages[name or stage].key))
+    def step(kind: type[A], stage: str, name: str = "") -> A:
+        return kind(step=stage, folder=store.path(stage, report.stages[name or stage].key))
 
     task = rebuild(report.task)
-    tokenizer, encoded = _artifacts.calibration_rows(step("capture"), step("data"), task)
+    tokenizer, encoded = step(CapturedModel, "capture").calibration(step(Rows, "data"), task)
     chosen = np.random.default_rng(1).permutation(len(encoded.flat))[: options.rows]
     rows = [encoded.flat[i] for i in chosen]
-    quantized = step("quantize", f"quantize/{options.target}")
-    plan = quantized.read(_artifacts.PLAN, QuantPlan)
-    source = step("transform" if recipe.transforms else "capture").path(_artifacts.FLOAT)
+    plan = step(Planned, "quantize", f"quantize/{options.target}").plan
+    source = step(FloatGraph, "transform" if recipe.transforms else "capture").file
     floats = outputs_of(ir.load(source), rows, tokenizer.pad_id)
     values = [
         value for value in expected.values if any(s.value == value.value for s, _ in plan.quantized)

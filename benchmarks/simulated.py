@@ -17,12 +17,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from octobert.core.arrays import arrays_in
-from octobert.core.plan import QuantPlan
 from octobert.core.results import Report
 from octobert.inference.batching import run_rows
-from octobert.pipeline.contract import StepResult, TaskSpec
-from octobert.pipeline.stages import _artifacts
+from octobert.pipeline import artifacts
+from octobert.pipeline.contract import A, TaskSpec
 from octobert.targets.shared import simulation
 
 
@@ -31,9 +29,9 @@ def main(out: Path) -> None:
     report = Report.model_validate_json((out / "report.json").read_text())
     store = out / ".octobert" / "store"
 
-    def made(step: str) -> StepResult:
+    def made(step: str, kind: type[A]) -> A:
         stage = step.partition("/")[0]
-        return StepResult(step=step, folder=store / f"{stage}-{report.stages[step].key[:16]}")
+        return kind(step=step, folder=store / f"{stage}-{report.stages[step].key[:16]}")
 
     stated = {
         name: value
@@ -43,19 +41,21 @@ def main(out: Path) -> None:
     task = TaskSpec.model_validate(
         {"name": report.task.name, "options": report.task.options, "stated": stated}
     ).build()
-    tokenizer, encoded, _ = _artifacts.evaluation_rows(made("capture"), made("data"), task)
+    tokenizer, encoded, _ = made("capture", artifacts.CapturedModel).evaluation(
+        made("data", artifacts.Rows), task
+    )
     table = Table("target", "same answers", "RMS difference from the target", "target from float")
     for compared in report.compared:
         target = compared.candidate
         if target not in report.plans or compared.simulated:
             continue
         searched = f"search/{target}"
-        planned = made(searched if searched in report.stages else f"quantize/{target}")
-        ran = arrays_in(made(f"evaluate/{target}").path(_artifacts.OUTPUTS))
+        planned = made(
+            searched if searched in report.stages else f"quantize/{target}", artifacts.Planned
+        )
+        ran = made(f"evaluate/{target}", artifacts.Evaluated).outputs()
         with tempfile.TemporaryDirectory() as folder:
-            plan = planned.read(_artifacts.PLAN, QuantPlan)
-            graph = planned.path(_artifacts.QUANTIZED)
-            session = simulation.open_plan(graph, plan, Path(folder))
+            session = simulation.open_plan(planned.file, planned.plan, Path(folder))
             ours = run_rows(session, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
         name = next(iter(ran))
         same = np.mean(ours[name].argmax(-1) == ran[name].argmax(-1))

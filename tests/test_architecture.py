@@ -346,6 +346,7 @@ OWN_PATHS: dict[str, dict[str, str]] = {
         "octobert/inspection/profilers/ort.py": "ir.load read_text",
         "octobert/models/locating.py": "symlink_to",
         "octobert/models/sources/url.py": "open read_text",
+        "octobert/pipeline/artifacts.py": "ir.load",
         "octobert/pipeline/contract.py": "read_text",
         "octobert/pipeline/events.py": "open",
         "octobert/pipeline/executors/_remote.py": "read_text",

@@ -19,7 +19,7 @@ from octobert.core.results import TransformFacts
 from octobert.data.encoded import feeds_of
 from octobert.graph import operators
 from octobert.graph.passes import float16
-from octobert.pipeline.stages import _artifacts
+from octobert.pipeline import artifacts
 from octobert.targets.shared import simulation
 from tests.support.checkpoints import make_checkpoint
 from tests.support.graphs import encoded, outputs_of, relative_error
@@ -208,13 +208,13 @@ def test_a_sum_beyond_float16_stays_float32(tiny, tmp_path, target) -> None:
     plan = QuantPlan.model_validate_json((made / "plan.json").read_text())
     why = next(iter(plan.unfit.values()))
     assert "and float16 ends at 65,504: one binary digit of room is kept" in why
-    graph = ir.load(made / _artifacts.QUANTIZED)
+    graph = ir.load(made / artifacts.QUANTIZED)
     float16.convert_(graph, "float16", plan.unfit)
     types = {str(value.name): value.dtype for node in graph.graph for value in node.outputs}
     assert {types[name] for name in plan.unfit if name in types} == {ir.DataType.FLOAT}
     assert ir.DataType.FLOAT16 in types.values()
-    theirs = outputs_of(made / _artifacts.QUANTIZED, FEEDS)
-    session = simulation.open_plan(made / _artifacts.QUANTIZED, plan, tmp_path)
+    theirs = outputs_of(made / artifacts.QUANTIZED, FEEDS)
+    session = simulation.open_plan(made / artifacts.QUANTIZED, plan, tmp_path)
     ours = session.run(FEEDS)["logits"]
     assert relative_error(ours, theirs) < HALF
 
@@ -224,8 +224,8 @@ def test_the_simulation_shows_what_overflows(tiny, tmp_path, kept) -> None:
     """In a float graph: where the plan quantizes what a norm makes of infinity, it is a number again."""
     made = tiny.planned(tmp_path, CASES["residual"], "tensorrt")
     plan = QuantPlan.model_validate_json((made / "plan.json").read_text())
-    model = ir.load(tmp_path / "edited" / _artifacts.FLOAT)
-    theirs = outputs_of(tmp_path / "edited" / _artifacts.FLOAT, FEEDS)
+    model = ir.load(tmp_path / "edited" / artifacts.FLOAT)
+    theirs = outputs_of(tmp_path / "edited" / artifacts.FLOAT, FEEDS)
     float16.round_(model, plan.unfit if kept else ())
     operators.save(model, tmp_path / "rounded.onnx")
     ours = outputs_of(tmp_path / "rounded.onnx", FEEDS)

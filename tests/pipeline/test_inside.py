@@ -12,8 +12,8 @@ from octobert.core.evidence import Curve, Evidence, Execution
 from octobert.core.plan import Decision, Quantizer, QuantPlan, Site
 from octobert.core.ranges import Collector, TensorStatistics
 from octobert.inspection import inspector, profilers
+from octobert.pipeline import artifacts
 from octobert.pipeline.planner import steps_of
-from octobert.pipeline.stages import _artifacts
 from octobert.pipeline.stages import report as report_stage
 from tests.support.stages import call_of, step_of, stored
 
@@ -170,7 +170,7 @@ def test_a_profiler_that_fails_is_a_sentence(
     made = {"capture": stored(out, "capture"), "export/ort-cpu": out / "ort-cpu"}
     context = call_of(step_of(recipe, "profile/ort-cpu"), tmp_path, made)
     assert context.run()["products"] == 0
-    found = Execution.model_validate(json.loads((context.work / _artifacts.EXECUTION).read_text()))
+    found = Execution.model_validate(json.loads((context.work / artifacts.EXECUTION).read_text()))
     assert found.parts == ()
     assert "profiler failed" in found.sentences[0]
     assert "a profile without node times" in found.sentences[0]

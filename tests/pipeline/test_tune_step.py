@@ -12,8 +12,9 @@ from octobert.core.errors import ModelError, RecipeError
 from octobert.core.estimate import Estimate
 from octobert.core.session import KEEP_FLOAT, Setting, Tuned
 from octobert.inference import package_files
+from octobert.pipeline import artifacts
 from octobert.pipeline.planner import steps_of
-from octobert.pipeline.stages import _artifacts, tune
+from octobert.pipeline.stages import tune
 from octobert.report import summary
 from tests.support.columns import with_columns
 from tests.support.stages import call_of, stored
@@ -71,8 +72,8 @@ def test_the_stage_keeps_the_default_where_nothing_was_tried(
     }
     context = call_of(steps["tune/ort-cpu"], tmp_path / "stage", made)
     assert context.run() == {"latency": 1.0}
-    (found,) = _artifacts.TunedResults.model_validate_json(
-        (context.work / _artifacts.TUNED).read_bytes()
+    (found,) = artifacts.TunedResults.model_validate_json(
+        (context.work / artifacts.TUNED).read_bytes()
     ).results
     assert (found.goal, found.setting, found.tried) == ("latency", Setting(), ())
     assert found.default_ms > 0

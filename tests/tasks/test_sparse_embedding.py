@@ -300,8 +300,9 @@ def test_modules_of_one_name_are_all_read(checkpoint, tmp_path: Path) -> None:
 
 
 def test_what_no_model_reads_says_nothing_about_it(checkpoint, tmp_path: Path, golden) -> None:
+    from octobert.data.tokenization import TuningPart
     from octobert.evaluation import probing
-    from octobert.evaluation.judging import AccuracyJudge, TuningPart
+    from octobert.evaluation.judging import AccuracyJudge
     from octobert.models.source import read_metadata, resolve
 
     source = resolve(routed(checkpoint("bert", "masked-lm"), tmp_path / "model"))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -56,6 +56,18 @@ Text = tuple[str, ...]
 _PROCESS = os.getpid()
 # Rows of a table of which nothing is known.
 _ANY = 1 << 62
+
+
+class TuningPart(NamedTuple):
+    """A part of the tuning rows.
+
+    Args:
+        texts: of the rows.
+        gold: what is expected of each judged item.
+    """
+
+    texts: list[Text]
+    gold: list[Any]
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,25 +20,12 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.limits import Limit, check, metric_named
 from octobert.core.session import Session
 from octobert.data.encoded import Encoded
-from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
+from octobert.data.tokenization import EncodedTexts, Text, Tokenizer, TuningPart
 from octobert.evaluation.statistics import paired
 from octobert.inference.batching import run_rows
 from octobert.tasks import Result, Task
 
 Outputs = dict[Text, dict[str, np.ndarray]]
-
-
-@dataclass(frozen=True)
-class TuningPart:
-    """A part of the tuning rows.
-
-    Args:
-        texts: of the rows.
-        gold: what is expected of each judged item.
-    """
-
-    texts: list[Text]
-    gold: list[Any]
 
 
 class MetricChange(FrozenModel):

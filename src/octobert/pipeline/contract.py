@@ -1,12 +1,14 @@
 """What a stage is given, and what it answers.
 
-A stage is a module in `pipeline/stages` with a function `run`, whose signature says what its result depends on:
+A stage is a module in `pipeline/stages` with a function `run`, whose signature says what its result depends on, and whose
+decorator says what kind of artifact it writes:
 
-    def run(context: Context, capture: StepResult, data: StepResult, *, kinds: tuple[str, ...], spec: TaskSpec) -> Summary
+    @stage(Statistics)
+    def run(context: Context, capture: CapturedModel, data: Rows, *, kinds: tuple[str, ...], spec: TaskSpec) -> Summary
 
-What stands before the star is made by earlier steps; what stands behind it are options. The planner fills both in by their
-names, the runner adds the folders, the executor carries them to the stage as JSON. pydantic checks names and types by the
-signature when a step is planned and again before its stage is called.
+What stands before the star is made by earlier steps; what stands behind it are options. The planner gives all of them, as if
+it called the function, and mypy checks that. The runner adds the folders, the executor carries everything to the stage as JSON,
+and pydantic checks it again there.
 
 Options may hold files of the user. Their digest is taken when a run is planned, and stages read them later. What a stage made
 is only kept if they are still the same then.
@@ -21,7 +23,17 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, get_type_hints, runtime_checkable
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    get_type_hints,
+    runtime_checkable,
+)
 
 from pydantic import create_model
 
@@ -42,8 +54,6 @@ M = TypeVar("M", bound=FrozenModel)
 Progress = Callable[[str, int, int], None]
 # A few figures for people and for the report; plain JSON.
 Summary = dict[str, Any]
-# The function of a stage.
-Stage = Callable[..., Summary]
 
 
 @runtime_checkable
@@ -105,9 +115,17 @@ class StepResult(FrozenModel):
         """A JSON file of the artifact, as the data type that was written."""
         return kind.model_validate_json(self.path(name).read_text(encoding="utf-8"))
 
+    def read_if_there(self, name: str, kind: type[M]) -> M | None:
+        """As `read`; None where the step did not write that."""
+        return self.read(name, kind) if self.path(name).is_file() else None
+
     def read_json(self, name: str) -> Any:
         """A JSON file of the artifact, as plain data."""
         return json.loads(self.path(name).read_text(encoding="utf-8"))
+
+
+P = ParamSpec("P")
+A = TypeVar("A", bound=StepResult, covariant=True)
 
 
 class TaskSpec(FrozenModel):
@@ -169,31 +187,51 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Signature:
-    """The parameters of a stage's function as two data types.
+class Stage(Generic[P, A]):
+    """A function that an executor calls, in a process of its own.
 
     Args:
-        inputs: results of earlier steps: `StepResult`s, or mappings to them.
-        options: everything else that its result depends on.
+        function: its parameters are what its result depends on.
+        makes: the kind of artifact that it writes.
     """
 
-    inputs: type[FrozenModel]
-    options: type[FrozenModel]
+    function: Callable[Concatenate[Context, P], Summary]
+    makes: type[A]
 
+    def __call__(self, context: Context, *args: P.args, **kwargs: P.kwargs) -> Summary:
+        """Write the artifact."""
+        return self.function(context, *args, **kwargs)
 
-def stage_named(name: str) -> Stage:
-    """The function of a stage."""
-    run: Stage = importlib.import_module(f"{STAGES}.{name}").run
-    return run
+    def step(self, name: str, /, *args: P.args, **kwargs: P.kwargs) -> Step:
+        """Return a step with all inputs and options.
 
+        Args:
+            name: unique in the run: that of the stage, or with a target or a candidate behind a slash.
 
-@functools.cache
-def signature_of(run: Stage) -> Signature:
-    """The parameters of a stage's function."""
-    hints = get_type_hints(run, include_extras=True)
-    _, *parameters = inspect.signature(run).parameters.values()
+        Raises:
+            ValueError: an argument is missing, or of another type.
+        """
+        given = inspect.signature(self.function).bind(cast(Context, None), *args, **kwargs)
+        given.apply_defaults()
+        inputs, options = (
+            kind(**{field: given.arguments[field] for field in kind.model_fields})
+            for kind in (self.inputs, self.options)
+        )
+        return Step(name, self.function.__module__.rpartition(".")[2], inputs, options)
 
-    def of_kind(name: str, kind: Any) -> type[FrozenModel]:
+    @functools.cached_property
+    def inputs(self) -> type[FrozenModel]:
+        """Results of earlier steps: `StepResult`s, or mappings to them."""
+        return self._parameters("Inputs", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+    @functools.cached_property
+    def options(self) -> type[FrozenModel]:
+        """Everything else that the artifact depends on."""
+        return self._parameters("Options", inspect.Parameter.KEYWORD_ONLY)
+
+    def _parameters(self, name: str, kind: Any) -> type[FrozenModel]:
+        hints = get_type_hints(self.function, include_extras=True)
+        _, *parameters = inspect.signature(self.function).parameters.values()
         fields = {
             p.name: (hints[p.name], ... if p.default is p.empty else p.default)
             for p in parameters
@@ -201,10 +239,20 @@ def signature_of(run: Stage) -> Signature:
         }
         return create_model(name, __base__=FrozenModel, **fields)  # type: ignore[call-overload, no-any-return]
 
-    return Signature(
-        of_kind("Inputs", inspect.Parameter.POSITIONAL_OR_KEYWORD),
-        of_kind("Options", inspect.Parameter.KEYWORD_ONLY),
-    )
+
+def stage(makes: type[A]) -> Callable[[Callable[Concatenate[Context, P], Summary]], Stage[P, A]]:
+    """Make a stage of a function.
+
+    Args:
+        makes: the kind of artifact that it writes.
+    """
+    return lambda function: Stage(function, makes)
+
+
+def stage_named(name: str) -> Stage[..., StepResult]:
+    """The stage in a module of `pipeline/stages`."""
+    run: Stage[..., StepResult] = importlib.import_module(f"{STAGES}.{name}").run
+    return run
 
 
 @dataclass(frozen=True)
@@ -214,7 +262,7 @@ class Step:
     Args:
         name: unique in the run, `export/ort-cpu`.
         stage: the module in `pipeline/stages`, `export`.
-        inputs, options: see `Signature`.
+        inputs, options: see `Stage`.
         launch: how many processes run it, on how many machines; not part of the key.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from octobert import targets
 from octobert.config.loading import options_of
@@ -29,7 +29,7 @@ from octobert.models import heads, source
 from octobert.models.sentence_transformers import check_template
 from octobert.models.source import ModelSource, read_metadata
 from octobert.pipeline import preflight, user_model
-from octobert.pipeline.contract import ScoredTask, StepResult, TaskSpec
+from octobert.pipeline.contract import ScoredTask, TaskSpec
 from octobert.quantization import methods
 from octobert.targets import runtimes
 from octobert.tasks import (
@@ -48,17 +48,9 @@ from octobert.tasks.embedding import Pairs, text_alone
 QUICK_ROWS, QUICK_ROUNDS, QUICK_SECONDS = 128, 12, 4.0
 
 
-def made_by(step: str) -> StepResult:
-    """The result of the step of that name."""
-    return StepResult(step=step)
-
-
 @dataclass(frozen=True)
 class RunFacts:
     """What the steps of one recipe have in common.
-
-    Steps are filled in from it by name (`planner.planned`): results of steps, and facts of a target or a candidate, which are
-    methods.
 
     Args:
         model: the user's.
@@ -82,12 +74,6 @@ class RunFacts:
     reads: ModelSource | None = None
     kinds: tuple[str, ...] = ()
 
-    data: ClassVar = made_by("data")
-    capture: ClassVar = made_by("capture")
-    observed: ClassVar = made_by("observe")
-    calibrated: ClassVar = made_by("calibrate")
-    report: ClassVar = made_by("report")
-
     @property
     def scored(self) -> ScoredTask:
         """The task with the recipe's metrics."""
@@ -96,17 +82,17 @@ class RunFacts:
     @property
     def supplement(self) -> bool:
         """Whether smoothing and ranges are calibrated on octobert's own texts, too."""
-        return self.recipe.data.supplement and self.feeds is None
+        return self.recipe.data.supplement and self.reads_texts
 
     @property
     def axes(self) -> dict[str, int]:
         """Axes of a graph of any kind that are fixed."""
-        return {} if self.feeds is None else dict(self.recipe.task.options.get("axes", {}))
+        return {} if self.reads_texts else dict(self.recipe.task.options.get("axes", {}))
 
     @property
-    def feeds(self) -> StepResult | None:
-        """The step whose rows a graph of any kind is captured with."""
-        return None if head_of(self.head).reads_texts else self.data
+    def reads_texts(self) -> bool:
+        """Whether the model reads texts; a graph of any kind reads feeds."""
+        return head_of(self.head).reads_texts
 
     @property
     def integer_targets(self) -> tuple[str, ...]:
@@ -118,58 +104,6 @@ class RunFacts:
     def machine(self) -> str:
         """What figures of this machine and its runtimes are keyed by."""
         return canonical_digest(self.here.model_dump(mode="json"))
-
-    @property
-    def model_digest(self) -> str:
-        """Of the user's model."""
-        return self.model.digest
-
-    @property
-    def observed_graph(self) -> StepResult:
-        """The step whose graph is calibrated."""
-        return made_by("transform") if self.recipe.transforms else self.capture
-
-    @property
-    def float_graph(self) -> StepResult:
-        """The step whose graph is quantized."""
-        return self.observed_graph if self.recipe.qat is None else made_by("capture/trained")
-
-    @property
-    def ranges(self) -> StepResult:
-        """The step whose ranges plans are made from."""
-        return self.calibrated if self.recipe.qat is None else made_by("qat")
-
-    @property
-    def trained(self) -> StepResult | None:
-        """The step whose checkpoint takes the place of the user's."""
-        return made_by("finetune") if self.recipe.finetune is not None else None
-
-    def quantized(self, target: str) -> StepResult:
-        """The step that plans for a target, before any search."""
-        return made_by(f"quantize/{target}")
-
-    def before(self, target: str) -> StepResult | None:
-        """The step that plans for the target before this one in the recipe: its corrected weights may be the same."""
-        place = self.recipe.targets.index(target)
-        return self.quantized(self.recipe.targets[place - 1]) if place else None
-
-    def planned(self, target: str) -> StepResult:
-        """The step whose plan a target gets."""
-        return (
-            self.quantized(target) if self.recipe.accuracy is None else made_by(f"search/{target}")
-        )
-
-    def export(self, candidate: str) -> StepResult | None:
-        """The step that makes the files of a target; None for a float baseline."""
-        return made_by(f"export/{candidate}") if candidate in self.recipe.targets else None
-
-    def evaluated(self, candidate: str) -> StepResult:
-        """The step that evaluates a candidate."""
-        return made_by(f"evaluate/{candidate}")
-
-    def package(self, target: str) -> StepResult:
-        """The step that packages a target's files."""
-        return made_by(f"package/{target}")
 
     def method(self, target: str) -> Choice:
         """The method with `reduce_range: auto` decided: it depends on the CPU, and so must the key. Trained weights are
@@ -198,12 +132,11 @@ class RunFacts:
             per_token=self.recipe.quantize.options.get("bits") == 4,
         )
 
-    def simulated(self, candidate: str) -> StepResult | None:
-        """The step whose graph is evaluated on the CPU, because the target cannot run here itself; None where it can."""
-        missing = candidate in self.recipe.targets and candidate in self.absent
-        # The CPU has no kernels for bfloat16.
-        simulates = missing and self.float_parts(candidate) != "bfloat16"
-        return self.planned(candidate) if simulates else None
+    @property
+    def simulated(self) -> tuple[str, ...]:
+        """Targets that cannot run here, whose plans are evaluated on the CPU. It has no kernels for bfloat16."""
+        absent = [target for target in self.recipe.targets if target in self.absent]
+        return tuple(target for target in absent if self.float_parts(target) != "bfloat16")
 
     def float_parts(self, target: str) -> FloatType:
         """The type of the operators of a target's model that are not quantized."""
@@ -223,7 +156,7 @@ class RunFacts:
             return self.recipe.shape
         if capabilities.shapes == "fixed":
             # A graph of any kind has its own.
-            shorter: Any = "auto" if self.feeds is None else ()
+            shorter: Any = "auto" if self.reads_texts else ()
             return StaticShape(sequence=self.max_length, shorter=shorter)
         # A profile holds what is timed as well.
         lengths = (length for length in self.benchmark.sequence if length != "data")

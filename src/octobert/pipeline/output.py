@@ -14,6 +14,7 @@ from octobert.core.lock import FolderLock
 from octobert.core.results import Report
 from octobert.data.tokenization import Tokenizer
 from octobert.inference import package_files
+from octobert.pipeline.artifacts import CHECKPOINT
 from octobert.pipeline.contract import Step, StepResult
 from octobert.pipeline.publishing import (
     HIDDEN,
@@ -24,7 +25,6 @@ from octobert.pipeline.publishing import (
     publish,
     read_in,
 )
-from octobert.pipeline.stages._artifacts import CHECKPOINT
 from octobert.pipeline.store import Store, manifest_of, store_folder
 
 # Rows that are looked at, and the number of characters up to which one is short.

@@ -46,8 +46,8 @@ from octobert.core.origin import copy_file
 from octobert.core.plain import parsed_json
 from octobert.core.results import PACKAGE_FILE, TRAINED
 from octobert.inference.package_files import TUNED_FILE
+from octobert.pipeline.artifacts import CHECKPOINT
 from octobert.pipeline.contract import Step
-from octobert.pipeline.stages._artifacts import CHECKPOINT
 
 HIDDEN = ".octobert"
 PAGES = ("report.json", EVIDENCE, "report.html")

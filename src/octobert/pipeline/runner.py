@@ -22,6 +22,7 @@ from octobert.core.results import TRAINED, DataFacts, Finetuned, PlannedStep, Re
 from octobert.core.selection import BEST
 from octobert.evaluation import candidates
 from octobert.models import weights
+from octobert.pipeline.artifacts import CHECKPOINT, SCORES, StoredScores
 from octobert.pipeline.choosing import winner
 from octobert.pipeline.contract import Request, Step
 from octobert.pipeline.executors import Executor, local
@@ -29,7 +30,7 @@ from octobert.pipeline.facts import RunFacts
 from octobert.pipeline.output import folder_of, publish_run
 from octobert.pipeline.planner import (
     finetune_steps,
-    package_steps,
+    packages,
     run_facts,
     steps_for,
     steps_of,
@@ -38,7 +39,6 @@ from octobert.pipeline.planner import (
 from octobert.pipeline.publishing import HIDDEN, check_output, publish
 from octobert.pipeline.stages import report as report_stage
 from octobert.pipeline.stages import sweep as sweep_stage
-from octobert.pipeline.stages._artifacts import CHECKPOINT, SCORES, StoredScores
 from octobert.pipeline.store import FOLDER, Artifact, Store, manifest_of
 from octobert.pipeline.work import KEPT, Work, at_work, key_of, store_home
 from octobert.report import choices, judged
@@ -141,7 +141,7 @@ def run(
             pages = {winner.RECIPE: chosen.recipe}
         report = choices.told(report.replaced(checks=judged.checked(report)))
         why = None if report.choice is None else report.choice.sentence
-        artifacts = work.carry_out_all(package_steps(facts, chosen=why), artifacts)
+        artifacts = work.carry_out_all(packages(steps, why), artifacts)
         with storage_errors(out):
             results = work.results(artifacts)
             notes += publish_run(

@@ -21,7 +21,7 @@ from octobert.core.limits import UNITS, objective_named
 from octobert.core.plan import FLOAT
 from octobert.core.selection import Variant
 from octobert.evaluation import candidates
-from octobert.pipeline import planner
+from octobert.pipeline import making
 from octobert.pipeline.choosing import spelling
 from octobert.quantization import calibrators, corrections, methods, transforms
 from octobert.targets import runtimes
@@ -214,7 +214,7 @@ def observed_kinds(recipe: Recipe) -> tuple[str, ...]:
             {
                 kind
                 for variant in variants
-                for kind in planner.observed_kinds(recipe_of(recipe, variant))
+                for kind in making.observed_kinds(recipe_of(recipe, variant))
             }
         )
     )

@@ -20,7 +20,8 @@ from octobert.core.measurements import Load
 from octobert.core.selection import Variant, VariantResult
 from octobert.core.session import GOALS, Goal
 from octobert.evaluation.statistics import percentile
-from octobert.pipeline import planner
+from octobert.pipeline import making
+from octobert.pipeline.artifacts import TargetFiles
 from octobert.pipeline.choosing import budget, limits, space
 from octobert.pipeline.contract import Step, StepResult
 from octobert.pipeline.executors import ConcurrentExecutor
@@ -106,7 +107,7 @@ class VariantTrials:
         self._metric_limits = tuple(limit for limit in limits if limit.objective.name not in UNITS)
         self._shared: dict[str, Artifact] = {}
         self._kinds = space.observed_kinds(facts.recipe)
-        self._carry_out(planner.data_step(facts), self._shared)
+        self._carry_out(making.data_step(facts), self._shared)
         self.make([reference])
         if (problem := self._states[reference.name].problem) is not None:
             raise OctobertError("the float model cannot be made", where=reference.name, got=problem)
@@ -246,7 +247,7 @@ class VariantTrials:
                         facts,
                         recipe=facts.recipe.replaced(corrections=(), accuracy=None),
                     )
-                chains[variant.name] = planner.model_steps(facts)
+                chains[variant.name] = making.model_steps(facts)
             except OctobertError as error:
                 state.problem = str(error)
         for name, artifacts in self._carry_out_chains(chains, self._shared).items():
@@ -289,16 +290,19 @@ class VariantTrials:
             v.name: race.Entrant(target=v.target, entries=self._facts(v).entries(v.target))
             for v in variants
         }
-        timed = planner.planned(
-            self.facts,
+        timed = race.run.step(
             f"race/{number + 1}",
-            race.run,
-            exports={n: StepResult(step=s) for n, s in exports.items()},
+            capture=making.CAPTURED,
+            data=making.ROWS,
+            exports={n: TargetFiles(step=s) for n, s in exports.items()},
             entrants=entrants,
             goal=kind,
             rounds=rounds,
             seconds=rounds * _SECONDS_PER_ROUND,
             number=number if drawn is None else drawn,
+            machine=self.facts.machine,
+            spec=self.facts.spec,
+            seed=self.facts.recipe.seed,
             most_seconds=_RACE_SHARE * 60 * limit
             if (limit := self._minutes()) is not None
             else race.MOST_SECONDS,
@@ -319,7 +323,7 @@ class VariantTrials:
         for variant in waiting:
             export = f"{variant.name}|export/{variant.target}"
             artifacts[export] = self._states[variant.name].made[f"export/{variant.target}"]
-            chains[variant.name] = [self._judging(variant, StepResult(step=export))]
+            chains[variant.name] = [self._judging(variant, TargetFiles(step=export))]
         for name, judged in self._carry_out_chains(chains, artifacts).items():
             if isinstance(judged, OctobertError):
                 self._states[name].problem = str(judged)
@@ -327,18 +331,21 @@ class VariantTrials:
                 result = self._work.results(judged)[f"judge/{name}"]
                 self._states[name].verdict = result.read(judge.JUDGED, judge.Judged)
 
-    def _judging(self, variant: Variant, export: StepResult | None) -> Step:
+    def _judging(self, variant: Variant, export: TargetFiles | None) -> Step:
         """The step that judges a variant; without files, the one that keeps the float model's outputs."""
         facts = self.facts if export is None else self._facts(variant)
-        return planner.planned(
-            self.facts,
+        return judge.run.step(
             "judge/float" if export is None else f"judge/{variant.name}",
-            judge.run,
+            capture=making.CAPTURED,
+            data=making.ROWS,
             reference=None if export is None else StepResult(step="judge/float"),
             export=export,
             target=variant.target,
             entries=facts.entries(variant.target),
             limits=self._metric_limits,
+            machine=self.facts.machine,
+            scored=self.facts.scored,
+            seed=self.facts.recipe.seed,
         )
 
     def found(self, variant: Variant) -> VariantResult:

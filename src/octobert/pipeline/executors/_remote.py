@@ -134,9 +134,7 @@ def _check_files(order: Order, request: Request, machine: str) -> None:
             got=str(order.place.parent),
             fix=_SHARE.format("--out (and --cache)"),
         )
-    options = contract.signature_of(contract.stage_named(request.stage)).options.model_validate(
-        request.options
-    )
+    options = contract.stage_named(request.stage).options.model_validate(request.options)
     for files in contract.files_in(options):
         for path in files.places:
             if not path.exists():

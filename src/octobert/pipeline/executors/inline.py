@@ -19,7 +19,6 @@ from octobert.pipeline.contract import (
     Progress,
     Request,
     Response,
-    signature_of,
     stage_named,
 )
 
@@ -62,10 +61,9 @@ def perform(request: Request, work: Path, progress: Progress) -> Response:
         Exception: whatever the stage raises; `as_sentence` makes an OctobertError of it.
     """
     run = stage_named(request.stage)
-    signature = signature_of(run)
     parameters = {
-        **dict(signature.inputs.model_validate(request.inputs)),
-        **dict(signature.options.model_validate(request.options)),
+        **dict(run.inputs.model_validate(request.inputs)),
+        **dict(run.options.model_validate(request.options)),
     }
     started = time.perf_counter()
     summary = run(Context(work, request.scratch, progress), **parameters)

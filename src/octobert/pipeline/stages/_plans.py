@@ -15,15 +15,15 @@ from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Ranges
 from octobert.core.session import Session, SessionEntries, SessionOptions
 from octobert.graph import operators, qdq, sites
-from octobert.pipeline.contract import StepResult
-from octobert.pipeline.stages import _artifacts
+from octobert.pipeline import artifacts
+from octobert.pipeline.artifacts import CapturedModel
 from octobert.quantization import apply_corrections, methods
 from octobert.quantization.corrections import LayerChange
 from octobert.targets import runtimes
 
 
 def plan_of(
-    capture: StepResult, graph: Path, ranges: Ranges, target: str, method: Choice
+    capture: CapturedModel, graph: Path, ranges: Ranges, target: str, method: Choice
 ) -> QuantPlan:
     """The plan that a method makes of a float graph for a target.
 
@@ -31,7 +31,7 @@ def plan_of(
         graph: the float graph.
     """
     planner = methods.load(method.name)
-    all_sites = sites.find_sites(ir.load(graph).graph, _artifacts.family_of(capture))
+    all_sites = sites.find_sites(ir.load(graph).graph, capture.family)
     options = planner.Options.model_validate(method.options)
     return planner.plan(all_sites, ranges, targets.load(target).CAPABILITIES, options)
 
@@ -55,7 +55,7 @@ def opened(
         session, module.CAPABILITIES, plan.float_parts, per_token=plan.group is not None
     )
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
-        path = Path(folder) / _artifacts.QUANTIZED
+        path = Path(folder) / artifacts.QUANTIZED
         write_quantized(graph, plan, changes, path)
         return module.open_session(path, SessionOptions(entries=entries))
 

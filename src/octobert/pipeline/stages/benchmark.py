@@ -12,20 +12,22 @@ from octobert.core.session import SessionEntries
 from octobert.evaluation import benchmarking, latency
 from octobert.evaluation.candidates import Candidate, rivals_of
 from octobert.models.source import ModelSource
-from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _artifacts
+from octobert.pipeline import artifacts
+from octobert.pipeline.artifacts import CapturedModel, Checkpoint, Rows, TargetFiles, Timings
+from octobert.pipeline.contract import Context, Summary, TaskSpec, stage
 from octobert.pipeline.stages.evaluate import file_of
 
 # Rows of the user's data that are timed; more would only repeat the same lengths.
 DATA_ROWS = 256
 
 
+@stage(Timings)
 def run(
     context: Context,
-    capture: StepResult,
-    data: StepResult,
-    trained: StepResult | None,
-    exports: dict[str, StepResult],
+    capture: CapturedModel,
+    data: Rows,
+    trained: Checkpoint | None,
+    exports: dict[str, TargetFiles],
     *,
     candidates: tuple[str, ...],
     session: dict[str, SessionEntries],
@@ -54,15 +56,13 @@ def run(
         )
         for name in candidates
     ]
-    tokenizer, encoded, _ = _artifacts.evaluation_rows(capture, data, task)
+    tokenizer, encoded, _ = capture.evaluation(data, task)
     chosen = np.random.default_rng(seed).permutation(len(encoded.flat))[:DATA_ROWS]
     rows = [encoded.flat[i] for i in chosen]
-    shapes = latency.workloads_of(
-        benchmark, rows, tokenizer.pad_id, _artifacts.vocabulary_of(capture), seed
-    )
+    shapes = latency.workloads_of(benchmark, rows, tokenizer.pad_id, capture.vocabulary, seed)
     rivals = {name: rivals_of(name, candidates) for name in candidates if name in exports}
     timings = benchmarking.benchmark(timed, shapes, benchmark, rivals, on_progress=context.progress)
-    context.write(_artifacts.TIMINGS, timings)
+    context.write(artifacts.TIMINGS, timings)
     return {
         "candidates": list(candidates),
         "shapes": [[shape.batch, shape.sequence] for shape in shapes],

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from octobert.config.recipe import Choice
 from octobert.core.ranges import Exceeded, Provenance, Ranges
-from octobert.pipeline.contract import Context, StepResult, Summary
-from octobert.pipeline.stages import _artifacts
-from octobert.quantization import calibrators, observer
+from octobert.pipeline import artifacts
+from octobert.pipeline.artifacts import Calibrated, Statistics
+from octobert.pipeline.contract import Context, Summary, stage
+from octobert.quantization import calibrators
 
 
+@stage(Calibrated)
 def run(
     context: Context,
-    observed: StepResult,
+    observed: Statistics,
     *,
     calibrate: Choice,
     model_digest: str,
@@ -26,8 +28,8 @@ def run(
         source: where the calibration rows come from, for the record.
     """
     calibrator = calibrators.PLUGINS.make(calibrate.name, calibrate.options)
-    statistics = observer.load(observed.path(_artifacts.STATISTICS))
-    facts = observed.read_json(_artifacts.OBSERVED)
+    statistics = observed.tensors()
+    facts = observed.read_json(artifacts.OBSERVED)
     intervals = {}
     for index, (value, seen) in enumerate(sorted(statistics.items()), start=1):
         intervals[value] = calibrator.interval_of(value, seen)
@@ -48,5 +50,5 @@ def run(
         provenance=provenance,
         exceeded=Exceeded.of(statistics, intervals),
     )
-    context.write(_artifacts.RANGES, ranges)
+    context.write(artifacts.RANGES, ranges)
     return {"calibrator": calibrate.name, "values": len(intervals)}

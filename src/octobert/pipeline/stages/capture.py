@@ -21,8 +21,9 @@ from octobert.models import heads, late_interaction, weights
 from octobert.models.pooling import pooler_of
 from octobert.models.sentence_transformers import copy_modules
 from octobert.models.source import ModelSource
-from octobert.pipeline.contract import Context, StepResult, Summary
-from octobert.pipeline.stages import _artifacts
+from octobert.pipeline import artifacts
+from octobert.pipeline.artifacts import CapturedModel, Checkpoint, Rows
+from octobert.pipeline.contract import Context, Summary, stage
 from octobert.tasks import build
 
 # Real sentences and pairs, from one word to the model's limit: lengths, scripts, segments and padding are all exercised.
@@ -48,10 +49,11 @@ COMPARED = 8
 _SMALL_BATCHES = _BATCHES[:-1]
 
 
+@stage(CapturedModel)
 def run(
     context: Context,
-    trained: StepResult | None,
-    feeds: StepResult | None,
+    trained: Checkpoint | None,
+    feeds: Rows | None,
     *,
     model: ModelSource,
     head: str,
@@ -67,7 +69,7 @@ def run(
     """
     if feeds is not None:
         return _graph(context, feeds, model, head, axes)
-    source = _artifacts.trained_source(model, trained)
+    source = artifacts.source_of(model, trained)
     save_tokenizer(source.tokenizer_folder, context.work)
     context.write_json(CONFIG, source.config)
     context.progress("capturing", 0, 2)
@@ -86,7 +88,7 @@ def run(
     captured = capture.capture(source, head, batches, allow_pickle=allow_pickle)
     context.progress("capturing", 1, 2)
     captured.model.metadata_props.update(_described(source.config))
-    operators.save(captured.model, context.work / _artifacts.FLOAT)
+    operators.save(captured.model, context.work / artifacts.FLOAT)
     if captured.pooling is not None:
         copy_modules(source.tokenizer_folder, context.work)
         folder = source.tokenizer_folder
@@ -113,18 +115,18 @@ def run(
         left_out=heads.masked_lm(source, head_of(head)),
         unread=tokenizer.unread,
     )
-    context.write(_artifacts.CAPTURED, facts)
+    context.write(artifacts.CAPTURED, facts)
     context.progress("capturing", 2, 2)
     return facts.model_dump(mode="json")
 
 
 def _graph(
-    context: Context, rows: StepResult, model: ModelSource, head: str, axes: dict[str, int]
+    context: Context, rows: Rows, model: ModelSource, head: str, axes: dict[str, int]
 ) -> Summary:
     """Capture a graph of any kind."""
-    batches = _artifacts.batches(context.work, rows, build(head, {}))
+    batches = rows.feeds(build(head, {}), context.work)
     captured = capture.capture_graph(model.path, batches, axes, compared=COMPARED)
-    operators.save(captured.model, context.work / _artifacts.FLOAT)
+    operators.save(captured.model, context.work / artifacts.FLOAT)
     context.write_json(CONFIG, {"model_type": "graph"})
     facts = CaptureFacts(
         family=captured.family.model_types[0],
@@ -136,7 +138,7 @@ def _graph(
         ),
         rest=captured.rest,
     )
-    context.write(_artifacts.CAPTURED, facts)
+    context.write(artifacts.CAPTURED, facts)
     return facts.model_dump(mode="json")
 
 

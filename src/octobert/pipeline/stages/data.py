@@ -23,13 +23,15 @@ from octobert.data.readers import HubData
 from octobert.data.sampling import Row
 from octobert.data.sources import Content, RowFunction
 from octobert.models.source import ModelSource
-from octobert.pipeline.contract import NOT_IN_KEY, Context, Summary, TaskSpec
+from octobert.pipeline.artifacts import Rows
+from octobert.pipeline.contract import NOT_IN_KEY, Context, Summary, TaskSpec, stage
 from octobert.tasks import Table, Task, check_columns
 
 # Shares of the tuning rows that are judged one after another.
 TUNING_SHARES = (0.125, 0.25, 0.5, 1.0)
 
 
+@stage(Rows)
 def run(
     context: Context,
     *,

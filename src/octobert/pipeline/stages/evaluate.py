@@ -11,25 +11,32 @@ import numpy as np
 
 from octobert import targets
 from octobert.core.measurements import score_named
-from octobert.core.plan import QuantPlan
-from octobert.core.results import CaptureFacts
 from octobert.core.session import Session, SessionEntries
 from octobert.evaluation import candidates, probing, scoring
 from octobert.inference.batching import run_rows
 from octobert.models.source import ModelSource
-from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
-from octobert.pipeline.stages import _artifacts
+from octobert.pipeline import artifacts
+from octobert.pipeline.artifacts import (
+    CapturedModel,
+    Checkpoint,
+    Evaluated,
+    Planned,
+    Rows,
+    TargetFiles,
+)
+from octobert.pipeline.contract import Context, ScoredTask, Summary, stage
 from octobert.targets.shared import simulation
 from octobert.tasks import Result
 
 
+@stage(Evaluated)
 def run(
     context: Context,
-    capture: StepResult,
-    data: StepResult,
-    trained: StepResult | None,
-    export: StepResult | None,
-    simulated: StepResult | None,
+    capture: CapturedModel,
+    data: Rows,
+    trained: Checkpoint | None,
+    export: TargetFiles | None,
+    simulated: Planned | None,
     *,
     candidate: str,
     entries: SessionEntries,
@@ -50,12 +57,12 @@ def run(
         machine: digest of the machine and its runtimes, which scores belong to: on another one they are measured again.
     """
     task = scored.build()
-    tokenizer, encoded, gold = _artifacts.evaluation_rows(capture, data, task)
+    tokenizer, encoded, gold = capture.evaluation(data, task)
     rows = encoded.flat
     if simulated is not None:
         plan, graph = (
-            simulated.read(_artifacts.PLAN, QuantPlan),
-            simulated.path(_artifacts.QUANTIZED),
+            simulated.plan,
+            simulated.file,
         )
         session: Session = simulation.open_plan(graph, plan, context.work)
     else:
@@ -63,11 +70,11 @@ def run(
         opened = candidates.Candidate(
             name=candidate, path=path, head=task.head, allow_pickle=allow_pickle, entries=entries
         )
-        heads = capture.read(_artifacts.CAPTURED, CaptureFacts).sizes.heads
+        heads = capture.facts.sizes.heads
         session = candidates.open_candidate(opened, 0, heads=heads)
     probe = probing.rows_like(encoded.texts[0], task, tokenizer).flat
     probed = run_rows(session, probe, tokenizer.pad_id, per_token=task.per_token)
-    np.savez(context.work / _artifacts.PROBED, **probed)  # type: ignore[arg-type]
+    np.savez(context.work / artifacts.PROBED, **probed)  # type: ignore[arg-type]
     outputs = run_rows(
         session,
         rows,
@@ -77,9 +84,9 @@ def run(
         ),
         per_token=task.per_token,
     )
-    np.savez(context.work / _artifacts.OUTPUTS, **outputs)  # type: ignore[arg-type]
+    np.savez(context.work / artifacts.OUTPUTS, **outputs)  # type: ignore[arg-type]
     scores = scoring.scores(task, Result(outputs, encoded, gold), seed=seed)
-    context.write(_artifacts.SCORES, _artifacts.StoredScores(scores=scores))
+    context.write(artifacts.SCORES, artifacts.StoredScores(scores=scores))
     return {
         "candidate": candidate,
         "precision": session.precision,
@@ -93,14 +100,14 @@ def run(
 def file_of(
     candidate: str,
     model: ModelSource,
-    capture: StepResult,
-    trained: StepResult | None,
-    export: StepResult | None,
+    capture: CapturedModel,
+    trained: Checkpoint | None,
+    export: TargetFiles | None,
 ) -> Path:
     """The file or folder that a candidate opens: the checkpoint, the float graph, or a target's file."""
     source = candidates.source_of(candidate)
     if source == "checkpoint":
-        return _artifacts.trained_source(model, trained).path
+        return artifacts.source_of(model, trained).path
     if source == "graph" or export is None:
-        return capture.path(_artifacts.FLOAT)
+        return capture.file
     return targets.load(candidate).model_file(export.path(""))

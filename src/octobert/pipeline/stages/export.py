@@ -17,8 +17,8 @@ from octobert.core.session import ExportOptions, StaticShape, WrittenOpset
 from octobert.graph import operators
 from octobert.graph.passes import cpu, first_token
 from octobert.graph.passes.opset import METADATA
-from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _artifacts
+from octobert.pipeline.artifacts import CapturedModel, Planned, Rows, TargetFiles
+from octobert.pipeline.contract import Context, Summary, TaskSpec, stage
 
 # Of the rows that the shorter lengths take; how many of these there are; and the tokens that one more of them has to leave.
 _COVERED, _MOST_SHORTER, _WORTH = 0.95, 3, 0.9
@@ -26,11 +26,12 @@ _COVERED, _MOST_SHORTER, _WORTH = 0.95, 3, 0.9
 _STEP, _STEPS = 16, 64
 
 
+@stage(TargetFiles)
 def run(
     context: Context,
-    planned: StepResult,
-    tokens: StepResult | None,
-    rows: StepResult | None,
+    planned: Planned,
+    tokens: CapturedModel | None,
+    rows: Rows | None,
     *,
     spec: TaskSpec,
     target: str,
@@ -54,9 +55,9 @@ def run(
         format: products are integer operators in the file (`qoperator`), Q/DQ, or what the target runs faster (`auto`).
         encoder: the graph is an encoder. Any other one is written as it is, with Q/DQ.
     """
-    plan, written = planned.read(_artifacts.PLAN, QuantPlan), planned.path(_artifacts.QUANTIZED)
+    plan, written = planned.plan, planned.file
     if tokens is not None and rows is not None and shape is not None:
-        _, encoded = _artifacts.calibration_rows(tokens, rows, spec.build())
+        _, encoded = tokens.calibration(rows, spec.build())
         shorter = shorter_lengths([len(row) for row in encoded.flat], shape.sequence)
         shape = shape.replaced(shorter=shorter)
     module, model = targets.load(target), ir.load(written)

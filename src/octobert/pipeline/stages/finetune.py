@@ -24,9 +24,10 @@ from octobert.data.tokenization import Tokenizer, save_tokenizer
 from octobert.models import checkpoint
 from octobert.models.sentence_transformers import copy_modules, modules_of
 from octobert.models.source import ModelSource
-from octobert.pipeline.contract import NOT_IN_KEY, Context, StepResult, Summary, TaskSpec
+from octobert.pipeline import artifacts
+from octobert.pipeline.artifacts import Checkpoint, Rows
+from octobert.pipeline.contract import NOT_IN_KEY, Context, Summary, TaskSpec, stage
 from octobert.pipeline.keys import key_data
-from octobert.pipeline.stages import _artifacts
 from octobert.training import trainer
 from octobert.training.distributed import is_first
 from octobert.training.job import Job, TrainingRows
@@ -64,7 +65,8 @@ class Lesson(FrozenModel):
         return None if layers is None else checkpoint.kept_layers(self.base, layers)
 
 
-def run(context: Context, data: StepResult, *, lesson: Lesson) -> Summary:
+@stage(Checkpoint)
+def run(context: Context, data: Rows, *, lesson: Lesson) -> Summary:
     """Fine-tune in float."""
     pupil, layers = load(lesson), lesson.kept
     if layers is not None:
@@ -89,7 +91,7 @@ def load(lesson: Lesson) -> Any:
 
 def train_(
     context: Context,
-    data: StepResult,
+    data: Rows,
     lesson: Lesson,
     model: Any,
     simulation: Simulation | None = None,
@@ -98,7 +100,7 @@ def train_(
     task, settings = lesson.spec.build(), lesson.settings
     tokenizer = Tokenizer(lesson.base.tokenizer_folder, task.max_length)
     stored = data.read_json("training.json")
-    encoded = _artifacts.encoded(stored["inputs"], task, tokenizer)
+    encoded = artifacts.encoded(stored["inputs"], task, tokenizer)
     teacher_only = settings.distill is not None and settings.distill.share == 1
     targets = [{} for _ in encoded.flat] if teacher_only else task.targets(encoded, stored["gold"])
     job = Job(
@@ -116,7 +118,7 @@ def train_(
     )
     trained = trainer.train(job)
     if trained.curve is not None and is_first():
-        context.write(_artifacts.CURVE, trained.curve)
+        context.write(artifacts.CURVE, trained.curve)
     return {**trained.facts, "texts": len(encoded.texts), "rows": len(encoded.flat)}
 
 
@@ -142,7 +144,7 @@ def save(work: Path, lesson: Lesson, model: Any, facts: Summary) -> None:
     """Write the checkpoint, with the base's tokenizer and how training went. One process of each machine writes."""
     if not is_first():
         return
-    folder, side = work / _artifacts.CHECKPOINT, lesson.base.tokenizer_folder
+    folder, side = work / artifacts.CHECKPOINT, lesson.base.tokenizer_folder
     folder.mkdir()
     save_tokenizer(side, folder)
     # What follows the encoder of an embedding model does not follow the new head.

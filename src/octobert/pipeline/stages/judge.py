@@ -11,8 +11,8 @@ from octobert.core.limits import Limit
 from octobert.core.session import SessionEntries
 from octobert.evaluation import candidates
 from octobert.evaluation.judging import AccuracyJudge, MetricChange
-from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
-from octobert.pipeline.stages import _artifacts
+from octobert.pipeline.artifacts import CapturedModel, Rows, TargetFiles
+from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary, stage
 
 JUDGED, FLOAT = "judged.json", "float.npz"
 
@@ -31,12 +31,13 @@ class Judged(FrozenModel):
     metrics: dict[str, MetricChange]
 
 
+@stage(StepResult)
 def run(
     context: Context,
-    capture: StepResult,
-    data: StepResult,
+    capture: CapturedModel,
+    data: Rows,
     reference: StepResult | None = None,
-    export: StepResult | None = None,
+    export: TargetFiles | None = None,
     *,
     target: str,
     entries: SessionEntries,
@@ -55,13 +56,13 @@ def run(
         limits: on metrics, that the model must keep.
         machine: digest of the machine and its runtimes, which figures belong to.
     """
-    task, graph = scored.build(), capture.path(_artifacts.FLOAT)
+    task, graph = scored.build(), capture.file
     context.progress("reading the tuning rows", 0, 1)
     judge = AccuracyJudge(
         limits,
         task,
-        _artifacts.tuning_parts(data),
-        _artifacts.tokenizer_of(capture, task),
+        data.tuning(),
+        capture.tokenizer(task),
         open_float=lambda: candidates.open_float(target, graph, task.head, entries),
         cache=context.work / FLOAT if reference is None else reference.path(FLOAT),
         seed=seed,

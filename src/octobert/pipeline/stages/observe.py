@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from octobert.core.plan import Placement
 from octobert.graph import sites
-from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _artifacts
+from octobert.pipeline import artifacts
+from octobert.pipeline.artifacts import CapturedModel, FloatGraph, Rows, Statistics
+from octobert.pipeline.contract import Context, Summary, TaskSpec, stage
 from octobert.quantization import observer
 
 _SHOWN_CHARACTERS = 60
@@ -19,11 +20,12 @@ _SHOWN_CHARACTERS = 60
 _NORMED = ("residual.branch", "residual.output")
 
 
+@stage(Statistics)
 def run(
     context: Context,
-    capture: StepResult,
-    data: StepResult,
-    float_graph: StepResult,
+    capture: CapturedModel,
+    data: Rows,
+    float_graph: FloatGraph,
     *,
     kinds: tuple[str, ...],
     provider: str,
@@ -39,8 +41,8 @@ def run(
         supplement: observe other texts than the calibration rows, too.
     """
     task = spec.build()
-    tokenizer, encoded = _artifacts.calibration_rows(capture, data, task)
-    more = _artifacts.supplement(tokenizer, encoded, task, wanted=supplement)
+    tokenizer, encoded = capture.calibration(data, task)
+    more = artifacts.supplement(tokenizer, encoded, task, wanted=supplement)
     rows = [*encoded.flat, *more.flat]
     # A text of several windows has several rows: the number and the text of each row, for messages.
     texts = [
@@ -49,11 +51,11 @@ def run(
         for n, (text, windows) in enumerate(zip(part.texts, part.rows, strict=True), 1)
         for _ in windows
     ]
-    graph = float_graph.path(_artifacts.FLOAT)
+    graph = float_graph.file
     placement = Placement(description="", kinds=kinds)
     chosen = [
         site
-        for site in sites.find_sites(ir.load(graph).graph, _artifacts.family_of(capture))
+        for site in sites.find_sites(ir.load(graph).graph, capture.family)
         if placement.takes(site)
     ]
     values = sorted({site.value for site in chosen if not site.is_weight})
@@ -67,7 +69,7 @@ def run(
         name_of=lambda i: f'{texts[i][0]}, "{texts[i][1][0][:_SHOWN_CHARACTERS]}"',
         on_rows=lambda done: context.progress("observing", done, len(rows)),
     )
-    observer.save(statistics, context.work / _artifacts.STATISTICS)
+    observer.save(statistics, context.work / artifacts.STATISTICS)
     observed = {
         "samples": len(encoded.texts),
         "supplement": len(more.texts),
@@ -77,5 +79,5 @@ def run(
         "values": len(values),
         "data_digest": data.read_json("calibration.json")["digest"],
     }
-    context.write_json(_artifacts.OBSERVED, observed)
+    context.write_json(artifacts.OBSERVED, observed)
     return observed

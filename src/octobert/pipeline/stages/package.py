@@ -13,15 +13,14 @@ from octobert.core import environment
 from octobert.core.files import digests_of, files_in, link_or_copy
 from octobert.core.heads import head_of
 from octobert.core.origin import copy_files
-from octobert.core.ranges import Ranges
 from octobert.core.results import PACKAGE_FILE, PackageManifest, Report
 from octobert.core.session import SessionEntries
 from octobert.data.tokenization import Tokenizer, state_length
 from octobert.evaluation import candidates
 from octobert.models import sentence_transformers
-from octobert.pipeline.contract import Context, StepResult, Summary
+from octobert.pipeline.artifacts import Calibrated, CapturedModel, TargetFiles
+from octobert.pipeline.contract import Context, StepResult, Summary, stage
 from octobert.pipeline.executors.local import PRIVATE
-from octobert.pipeline.stages import _artifacts
 from octobert.pipeline.stages.report import REPORT
 from octobert.pipeline.store import manifest_of
 from octobert.tasks import rebuild, state
@@ -30,11 +29,12 @@ _CAPTURED = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_
 _IR, _QUANTIZED = "openvino_model.xml", "model_quantized.onnx"
 
 
+@stage(StepResult)
 def run(
     context: Context,
-    capture: StepResult,
-    ranges: StepResult,
-    export: StepResult,
+    capture: CapturedModel,
+    ranges: Calibrated,
+    export: TargetFiles,
     report: StepResult,
     *,
     target: str,
@@ -89,7 +89,7 @@ def run(
         model_digest=measured.model_digest,
         plan=measured.plans[target],
         session=entries.portable(),
-        ranges=ranges.read(_artifacts.RANGES, Ranges),
+        ranges=ranges.ranges,
         sensitivity=measured.sensitivities.get(target),
         search=measured.searches.get(target),
         scores={each.model: each.scores for each in measured.models if each.model in shown},

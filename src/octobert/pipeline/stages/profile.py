@@ -8,21 +8,22 @@ from __future__ import annotations
 from octobert import targets
 from octobert.core.errors import OctobertError, reason
 from octobert.core.evidence import Execution
-from octobert.core.results import CaptureFacts
 from octobert.core.session import SessionEntries, SessionOptions
 from octobert.evaluation import latency
 from octobert.inspection import inspector
-from octobert.pipeline.contract import Context, StepResult, Summary
-from octobert.pipeline.stages import _artifacts
+from octobert.pipeline import artifacts
+from octobert.pipeline.artifacts import CapturedModel, Profiled, TargetFiles
+from octobert.pipeline.contract import Context, Summary, stage
 
 # Profiled runs: the smallest time of each operator is kept. With `quick: true` there are fewer.
 RUNS, QUICK_RUNS = 20, 5
 
 
+@stage(Profiled)
 def run(
     context: Context,
-    capture: StepResult,
-    export: StepResult,
+    capture: CapturedModel,
+    export: TargetFiles,
     *,
     target: str,
     entries: SessionEntries,
@@ -44,11 +45,9 @@ def run(
     """
     module = targets.load(target)
     file = module.model_file(export.path(""))
-    workload = latency.random_workload(
-        batch, sequence, _artifacts.vocabulary_of(capture), seed=seed
-    )
+    workload = latency.random_workload(batch, sequence, capture.vocabulary, seed=seed)
     settings = SessionOptions(threads=threads, entries=entries)
-    family = capture.read(_artifacts.CAPTURED, CaptureFacts).family
+    family = capture.facts.family
     try:
         executed = inspector.execution(
             inspector.executed(target, file, settings, workload, runs=runs, family=family)
@@ -73,7 +72,7 @@ def run(
             ),
             parts=(),
         )
-    context.write(_artifacts.EXECUTION, executed)
+    context.write(artifacts.EXECUTION, executed)
     return {
         "products": executed.products,
         "integer_products": executed.integer_products,

@@ -18,18 +18,28 @@ from octobert.core.errors import PlanError
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Interval, Ranges
 from octobert.models.source import ModelSource
-from octobert.pipeline.contract import Context, StepResult, Summary
-from octobert.pipeline.stages import _artifacts, _plans, finetune
+from octobert.pipeline import artifacts
+from octobert.pipeline.artifacts import (
+    Calibrated,
+    CapturedModel,
+    Checkpoint,
+    FloatGraph,
+    Rows,
+    TrainedModel,
+)
+from octobert.pipeline.contract import Context, Summary, stage
+from octobert.pipeline.stages import _plans, finetune
 from octobert.training.distributed import is_first
 
 
+@stage(TrainedModel)
 def run(
     context: Context,
-    capture: StepResult,
-    data: StepResult,
-    float_graph: StepResult,
-    calibrated: StepResult,
-    trained: StepResult | None,
+    capture: CapturedModel,
+    data: Rows,
+    float_graph: FloatGraph,
+    calibrated: Calibrated,
+    trained: Checkpoint | None,
     *,
     lesson: finetune.Lesson,
     attached: ModelSource | None,
@@ -45,9 +55,9 @@ def run(
 
     settings = lesson.settings
     assert isinstance(settings, Qat)
-    lesson = lesson.replaced(base=_artifacts.trained_source(lesson.base, trained))
-    before = calibrated.read(_artifacts.RANGES, Ranges)
-    graph = float_graph.path(_artifacts.FLOAT)
+    lesson = lesson.replaced(base=artifacts.source_of(lesson.base, trained))
+    before = calibrated.ranges
+    graph = float_graph.file
     plan = union(
         [
             _plans.plan_of(capture, graph, before, name, method)
@@ -60,7 +70,7 @@ def run(
     simulation = Simulation(
         pupil,
         plan,
-        _artifacts.family_of(capture),
+        capture.family,
         learned=settings.ranges == "learned",
         keep=settings.keep,
         rate=settings.average,
@@ -113,11 +123,11 @@ def _write(
     """Write what a training leaves besides weights."""
     began = {"calibrator": before.calibrator, **before.options, "ranges": kind}
     context.write(
-        _artifacts.RANGES,
+        artifacts.RANGES,
         Ranges(calibrator="qat", options=began, intervals=intervals, provenance=before.provenance),
     )
-    context.write(_artifacts.PLAN, plan)
-    np.savez(context.work / _artifacts.SCALES, **scales)  # type: ignore[arg-type]
+    context.write(artifacts.PLAN, plan)
+    np.savez(context.work / artifacts.SCALES, **scales)  # type: ignore[arg-type]
 
 
 def union(plans: Sequence[QuantPlan]) -> QuantPlan:

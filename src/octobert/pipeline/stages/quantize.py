@@ -21,14 +21,15 @@ from octobert.core import capability, environment
 from octobert.core.arrays import arrays_in
 from octobert.core.errors import PlanError
 from octobert.core.plan import QuantPlan
-from octobert.core.ranges import Ranges
 from octobert.core.results import Sensitivity
 from octobert.data.encoded import Encoded
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.graph import operators
 from octobert.graph.passes import float16
-from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _artifacts, _plans
+from octobert.pipeline import artifacts
+from octobert.pipeline.artifacts import Calibrated, CapturedModel, FloatGraph, Planned, Rows
+from octobert.pipeline.contract import Context, Summary, TaskSpec, stage
+from octobert.pipeline.stages import _plans
 from octobert.quantization import apply_corrections, observer
 from octobert.quantization import sensitivity as estimating
 from octobert.quantization.corrections import LayerChange, load
@@ -37,13 +38,14 @@ from octobert.quantization.corrections import LayerChange, load
 ROWS = 16
 
 
+@stage(Planned)
 def run(
     context: Context,
-    capture: StepResult,
-    data: StepResult,
-    float_graph: StepResult,
-    ranges: StepResult,
-    before: StepResult | None,
+    capture: CapturedModel,
+    data: Rows,
+    float_graph: FloatGraph,
+    ranges: Calibrated,
+    before: Planned | None,
     *,
     target: str,
     method: Choice,
@@ -64,8 +66,8 @@ def run(
         supplement: what float16 has to hold is measured on other texts than the calibration rows, too.
         seed: draws the rows of the estimate.
     """
-    graph = float_graph.path(_artifacts.FLOAT)
-    plan = _plans.plan_of(capture, graph, ranges.read(_artifacts.RANGES, Ranges), target, method)
+    graph = float_graph.file
+    plan = _plans.plan_of(capture, graph, ranges.ranges, target, method)
     capabilities = targets.load(target).CAPABILITIES
     if repair:
         plan = capability.repaired(plan, capabilities)
@@ -74,14 +76,14 @@ def run(
     estimated = sensitivity and bool(plan.quantized)
     task = spec.build()
     if estimated or corrections:
-        tokenizer, rows = _artifacts.calibration_rows(capture, data, task)
+        tokenizer, rows = capture.calibration(data, task)
     if estimated:
         expected = _expected(context, graph, plan, tokenizer, rows, changes, seed)
         if not changes and not capabilities.integer_only:
             plan, expected = estimating.in_float(plan, expected)
-        context.write(_artifacts.SENSITIVITY, expected)
+        context.write(artifacts.SENSITIVITY, expected)
     if not changes and corrections and before and _corrects_the_same(graph, plan, before):
-        changes = apply_corrections.load(before.path(_artifacts.CORRECTIONS))
+        changes = before.changes()
     elif not changes and corrections:
         loaded = [(load(choice.name), choice.options) for choice in corrections]
         steps = [
@@ -92,13 +94,13 @@ def run(
             graph, rows.flat, tokenizer.pad_id, plan, steps, context.progress
         )
     if changes:
-        apply_corrections.save(changes, context.work / _artifacts.CORRECTIONS)
-    size = _plans.write_quantized(graph, plan, changes, context.work / _artifacts.QUANTIZED)
+        apply_corrections.save(changes, context.work / artifacts.CORRECTIONS)
+    size = _plans.write_quantized(graph, plan, changes, context.work / artifacts.QUANTIZED)
     if "float16" in (capabilities.float_parts.computed, plan.float_parts):
-        tokenizer, rows = _artifacts.calibration_rows(capture, data, task)
-        more = _artifacts.supplement(tokenizer, rows, task, wanted=supplement)
+        tokenizer, rows = capture.calibration(data, task)
+        more = artifacts.supplement(tokenizer, rows, task, wanted=supplement)
         plan = _fitting(context, graph, plan, [*rows.flat, *more.flat], tokenizer.pad_id)
-    context.write(_artifacts.PLAN, plan)
+    context.write(artifacts.PLAN, plan)
     sites = len(plan.decisions)
     return {
         "quantized": len(plan.quantized),
@@ -147,7 +149,7 @@ def _fitting(
     seen = observer.largest(graph, rows, pad_id, float16.converted(model))
     if capabilities.integer_only:
         # What is only read in integers is float nowhere.
-        written = operators.named(ir.load(context.work / _artifacts.QUANTIZED).graph)
+        written = operators.named(ir.load(context.work / artifacts.QUANTIZED).graph)
         seen = {
             name: most
             for name, most in seen.items()
@@ -166,16 +168,14 @@ def _fitting(
     )
 
 
-def _corrects_the_same(graph: Path, plan: QuantPlan, before: StepResult) -> bool:
-    corrected = before.path(_artifacts.CORRECTIONS).is_file()
-    return corrected and apply_corrections.same(
-        graph, plan, before.read(_artifacts.PLAN, QuantPlan)
-    )
+def _corrects_the_same(graph: Path, plan: QuantPlan, before: Planned) -> bool:
+    corrected = before.path(artifacts.CORRECTIONS).is_file()
+    return corrected and apply_corrections.same(graph, plan, before.plan)
 
 
-def _trained_scales(ranges: StepResult, plan: QuantPlan) -> dict[str, LayerChange]:
+def _trained_scales(ranges: Calibrated, plan: QuantPlan) -> dict[str, LayerChange]:
     """The scales of weights that quantization-aware training chose; none where the ranges were calibrated."""
-    path = ranges.path(_artifacts.SCALES)
+    path = ranges.path(artifacts.SCALES)
     if not path.is_file():
         return {}
     # Layers that share a weight are listed under the path of the first.

@@ -20,8 +20,8 @@ from octobert.evaluation import benchmarking, candidates, latency
 from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.worker import Worker
-from octobert.pipeline.contract import NOT_IN_KEY, Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _artifacts
+from octobert.pipeline.artifacts import CapturedModel, Rows, TargetFiles
+from octobert.pipeline.contract import NOT_IN_KEY, Context, StepResult, Summary, TaskSpec, stage
 
 TIMES = "race.json"
 # A model that is so many times slower than the fastest one is timed in a few rounds only.
@@ -71,11 +71,12 @@ class Race(FrozenModel):
     load: Load
 
 
+@stage(StepResult)
 def run(
     context: Context,
-    capture: StepResult,
-    data: StepResult,
-    exports: dict[str, StepResult],
+    capture: CapturedModel,
+    data: Rows,
+    exports: dict[str, TargetFiles],
     *,
     entrants: dict[str, Entrant],
     goal: Goal,
@@ -99,8 +100,8 @@ def run(
         most_seconds: with fewer rounds, but at least five, where they would take longer.
     """
     task = spec.build()
-    tokenizer = _artifacts.tokenizer_of(capture, task)
-    texts = list(dict.fromkeys(_artifacts.tuning_parts(data)[-1].texts))
+    tokenizer = capture.tokenizer(task)
+    texts = list(dict.fromkeys(data.tuning()[-1].texts))
     rows = task.encode(tokenizer, texts).flat
     order = np.random.default_rng((seed, number)).permutation(len(rows))
     settings = Benchmark(

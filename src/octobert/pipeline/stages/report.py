@@ -4,53 +4,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 
 from octobert.core import environment
-from octobert.core.arrays import arrays_in
 from octobert.core.closeness import Closeness
 from octobert.core.evidence import (
     EVIDENCE,
     Activation,
     Curve,
     Evidence,
-    Execution,
     Histogram,
 )
 from octobert.core.heads import head_of
 from octobert.core.measurements import Comparison, Figures, Score, StoredScore
 from octobert.core.plan import Decision, Quantizer, QuantPlan
-from octobert.core.ranges import RangeFacts, Ranges, TensorStatistics
-from octobert.core.results import (
-    AccuracySearch,
-    CaptureFacts,
-    DataFacts,
-    Report,
-    Sensitivity,
-    Simulated,
-    StageFacts,
-    TaskFacts,
-    TransformFacts,
-)
+from octobert.core.ranges import RangeFacts, TensorStatistics
+from octobert.core.results import DataFacts, Report, StageFacts, TaskFacts
+from octobert.data.tokenization import Tokenizer
 from octobert.evaluation import candidates, probing, scoring
 from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.evaluation.scoring import changed_rows
 from octobert.evaluation.stored import stored_scores
+from octobert.pipeline.artifacts import (
+    TIMINGS,
+    Calibrated,
+    CapturedModel,
+    Checkpoint,
+    Compared,
+    Evaluated,
+    Planned,
+    Profiled,
+    Rows,
+    Statistics,
+    Timings,
+    Transformed,
+    TunedTarget,
+)
 from octobert.pipeline.contract import (
     WITH_MANIFESTS,
     Context,
-    M,
     ScoredTask,
     StepResult,
     Summary,
     TaskSpec,
+    stage,
 )
-from octobert.pipeline.stages import _artifacts
 from octobert.pipeline.store import manifest_of
-from octobert.quantization import observer
 from octobert.tasks import Result, Task
 
 REPORT = "report.json"
@@ -61,33 +62,23 @@ MOST_ACTIVATIONS = 200
 MOST_STEPS = 2000
 
 
-@dataclass(frozen=True)
-class _Made:
-    """What the steps of a run have written.
-
-    Args:
-        steps: name → result.
-    """
-
-    steps: Mapping[str, StepResult]
-
-    def by(self, step: str, file: str, kind: type[M]) -> M | None:
-        """What a step has written; None where it did not run, or did not write that."""
-        result = self.steps.get(step)
-        return result.read(file, kind) if result and result.path(file).is_file() else None
-
-    def each(self, stage: str, file: str, kind: type[M]) -> dict[str, M]:
-        """What the steps of a stage have written: target or candidate → data. Those are left out that did not write that."""
-        steps = {name.partition("/")[::2]: name for name in self.steps}
-        found = {
-            of: self.by(step, file, kind) for (name, of), step in steps.items() if name == stage
-        }
-        return {of: written for of, written in found.items() if written is not None}
-
-
+@stage(StepResult)
 def run(
     context: Context,
     steps: Annotated[dict[str, StepResult], WITH_MANIFESTS],
+    data: Rows,
+    capture: CapturedModel,
+    transformed: Transformed | None,
+    observed: Statistics,
+    ranges: Calibrated,
+    trainings: dict[str, Checkpoint],
+    quantized: dict[str, Planned],
+    planned: dict[str, Planned],
+    evaluated: dict[str, Evaluated],
+    timed: Timings | None,
+    simulated: dict[str, Compared],
+    profiled: dict[str, Profiled],
+    tuned: dict[str, TunedTarget],
     *,
     recipe: dict[str, Any],
     model_digest: str,
@@ -99,24 +90,26 @@ def run(
 
     Args:
         steps: all of the run, with how long they took.
+        transformed: of the graph that was observed, where it was transformed.
+        trainings: `finetune` and `qat`, where the recipe asks for them.
+        quantized: target → the plan before any search.
+        planned: target → its plan.
+        evaluated: candidate → its outputs.
+        simulated, profiled, tuned: by target.
         absent: candidate → why it was not measured.
     """
-    task, made, data = scored.build(), _Made(steps), steps["data"]
-    calibrated = steps["qat" if "qat" in steps else "calibrate"].read(_artifacts.RANGES, Ranges)
-    plans = {
-        **made.each("quantize", _artifacts.PLAN, QuantPlan),
-        **made.each("search", _artifacts.PLAN, QuantPlan),
-    }
-    tuned = made.each("tune", _artifacts.TUNED, _artifacts.TunedResults)
-    scores = made.each("evaluate", _artifacts.SCORES, _artifacts.StoredScores)
-    evaluated = _evaluated(steps, tuple(scores), task)
-    timings = made.by("benchmark", _artifacts.TIMINGS, BenchmarkResult)
+    task, calibrated = scored.build(), ranges.ranges
+    plans = {target: each.plan for target, each in planned.items()}
+    costs = {target: each.sensitivity for target, each in quantized.items()}
+    searches = {target: each.search for target, each in planned.items()}
+    results = _results(capture, data, evaluated, task)
+    timings = None if timed is None else timed.read(TIMINGS, BenchmarkResult)
     fitted = any(q.low is not None for plan in plans.values() for _, q in plan.quantized)
     report = Report(
         recipe=recipe,
         task=_task_facts(scored, task, data.read_json("evaluation.json")["inputs"]),
         data=DataFacts.model_validate(manifest_of(data).summary),
-        model=steps["capture"].read(_artifacts.CAPTURED, CaptureFacts),
+        model=capture.facts,
         model_digest=model_digest,
         ranges=RangeFacts(
             calibrator=calibrated.calibrator,
@@ -125,21 +118,21 @@ def run(
             exceeded=calibrated.exceeded if fitted else None,
         ),
         plans=plans,
-        transforms=made.by("transform", _artifacts.TRANSFORMS, TransformFacts),
-        sensitivities=made.each("quantize", _artifacts.SENSITIVITY, Sensitivity),
-        searches=made.each("search", _artifacts.SEARCH, AccuracySearch),
-        simulations=made.each("simulate", _artifacts.SIMULATION, Simulated),
-        tuned={target: written.results for target, written in tuned.items()},
+        transforms=None if transformed is None else transformed.facts,
+        sensitivities={target: cost for target, cost in costs.items() if cost is not None},
+        searches={target: found for target, found in searches.items() if found is not None},
+        simulations={target: each.simulated for target, each in simulated.items()},
+        tuned={target: each.results for target, each in tuned.items()},
         models=_models(
-            {name: written.scores for name, written in scores.items()},
+            {name: each.scores for name, each in evaluated.items()},
             {
                 pair.candidate: pair.replaced(
                     simulated=pair.candidate in absent,
-                    probe=_probed(task, steps, pair, evaluated),
+                    probe=_probed(task, capture.tokenizer(task), pair, evaluated, results),
                 )
-                for pair in _compared(task, evaluated, seed)
+                for pair in _compared(task, results, seed)
             },
-            tuple(_stored(task, evaluated, tuple(plans), seed)),
+            tuple(_stored(task, results, tuple(plans), seed)),
             timings,
             absent,
         ),
@@ -148,7 +141,21 @@ def run(
         date=timings.date if timings is not None else environment.today(),
         stages={name: _facts(result) for name, result in steps.items()},
     )
-    evidence = _gather(report, made, task, evaluated)
+    # All models have read the same rows.
+    read = next(iter(results.values())).encoded.rows if results else ()
+    statistics = observed.tensors()
+    curves = [training.curve for training in trainings.values()]
+    evidence = Evidence(
+        changed=changed_rows(
+            task, [pair for pair in report.compared if pair.candidate in plans], results
+        ),
+        lengths=tuple(sum(len(row) for row in rows) for rows in read if rows),
+        activations=activations(statistics, plans),
+        observed=len(statistics),
+        smoothed=() if transformed is None else transformed.smoothed,
+        curves=tuple(_thinned(curve) for curve in curves if curve is not None),
+        executions=tuple(each.execution for each in profiled.values()),
+    )
     context.write(EVIDENCE, evidence)
     # What the changed rows of each model have in common.
     directions = {changed.candidate: changed.sentence for changed in evidence.changed}
@@ -207,17 +214,14 @@ def _facts(result: StepResult) -> StageFacts:
     )
 
 
-def _evaluated(
-    steps: Mapping[str, StepResult], names: Sequence[str], task: Task
+def _results(
+    capture: CapturedModel, data: Rows, evaluated: Mapping[str, Evaluated], task: Task
 ) -> dict[str, Result]:
-    """What these candidates answered; empty where there are none."""
-    if not names:
+    """What candidates answered; empty where there are none."""
+    if not evaluated:
         return {}
-    _, encoded, gold = _artifacts.evaluation_rows(steps["capture"], steps["data"], task)
-    outputs = {
-        name: arrays_in(steps[f"evaluate/{name}"].path(_artifacts.OUTPUTS)) for name in names
-    }
-    return {name: Result(arrays, encoded, gold) for name, arrays in outputs.items()}
+    _, encoded, gold = capture.evaluation(data, task)
+    return {name: Result(each.outputs(), encoded, gold) for name, each in evaluated.items()}
 
 
 def _compared(task: Task, results: Mapping[str, Result], seed: int) -> Iterator[Comparison]:
@@ -230,17 +234,17 @@ def _compared(task: Task, results: Mapping[str, Result], seed: int) -> Iterator[
 
 
 def _probed(
-    task: Task, steps: Mapping[str, StepResult], pair: Comparison, results: Mapping[str, Result]
+    task: Task,
+    tokenizer: Tokenizer,
+    pair: Comparison,
+    evaluated: Mapping[str, Evaluated],
+    results: Mapping[str, Result],
 ) -> Closeness | None:
     """How near a candidate is to its reference on texts that nothing was fitted to; None for what reads no texts."""
     if not task.reads_texts:
         return None
-    tokenizer = _artifacts.tokenizer_of(steps["capture"], task)
     rows = probing.rows_like(results[pair.candidate].texts[0], task, tokenizer)
-    ours, theirs = (
-        arrays_in(steps[f"evaluate/{name}"].path(_artifacts.PROBED))
-        for name in (pair.candidate, pair.reference)
-    )
+    ours, theirs = (evaluated[name].probed() for name in (pair.candidate, pair.reference))
     return probing.closeness(task, ours, theirs, rows)
 
 
@@ -252,28 +256,6 @@ def _stored(
         reference = candidates.reference_of(name, results) if name in results else None
         if reference is not None:
             yield from stored_scores(task, name, results[name], results[reference], seed=seed)
-
-
-def _gather(report: Report, made: _Made, task: Task, results: Mapping[str, Result]) -> Evidence:
-    """The evidence of a run."""
-    observed = observer.load(made.steps["observe"].path(_artifacts.STATISTICS))
-    quantized = [
-        comparison for comparison in report.compared if comparison.candidate in report.plans
-    ]
-    # All models have read the same rows.
-    read = next(iter(results.values())).encoded.rows if results else ()
-    channels = made.by("transform", _artifacts.CHANNELS, _artifacts.Channels)
-    # Code of the user, and a model that was trained elsewhere, leave no curve.
-    curves = [made.by(trained, _artifacts.CURVE, Curve) for trained in ("finetune", "qat")]
-    return Evidence(
-        changed=changed_rows(task, quantized, results),
-        lengths=tuple(sum(len(row) for row in rows) for rows in read if rows),
-        activations=activations(observed, report.plans),
-        observed=len(observed),
-        smoothed=channels.smoothed if channels is not None else (),
-        curves=tuple(_thinned(curve) for curve in curves if curve is not None),
-        executions=tuple(made.each("profile", _artifacts.EXECUTION, Execution).values()),
-    )
 
 
 def activations(

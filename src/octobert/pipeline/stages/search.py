@@ -34,8 +34,10 @@ from octobert.core.session import Session, SessionEntries
 from octobert.core.trials import Trials
 from octobert.evaluation import candidates, latency
 from octobert.evaluation.judging import AccuracyJudge
-from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
-from octobert.pipeline.stages import _artifacts, _plans
+from octobert.pipeline import artifacts
+from octobert.pipeline.artifacts import CapturedModel, FloatGraph, Planned, Rows
+from octobert.pipeline.contract import Context, ScoredTask, Summary, stage
+from octobert.pipeline.stages import _plans
 from octobert.quantization import apply_corrections, search
 from octobert.quantization.corrections import LayerChange
 from octobert.targets import runtimes
@@ -82,12 +84,13 @@ class _Models:
         return _plans.opened(self.graph, plan, self.changes, self.target, self.session)
 
 
+@stage(Planned)
 def run(
     context: Context,
-    capture: StepResult,
-    data: StepResult,
-    float_graph: StepResult,
-    quantized: StepResult,
+    capture: CapturedModel,
+    data: Rows,
+    float_graph: FloatGraph,
+    quantized: Planned,
     *,
     accuracy: Accuracy,
     target: str,
@@ -108,20 +111,18 @@ def run(
     """
     task = scored.build()
     context.scratch.mkdir(parents=True, exist_ok=True)
-    plan = quantized.read(_artifacts.PLAN, QuantPlan)
-    corrected = quantized.path(_artifacts.CORRECTIONS)
+    plan = quantized.plan
+    corrected = quantized.path(artifacts.CORRECTIONS)
     changes = apply_corrections.load(corrected) if corrected.is_file() else {}
-    graph, vocabulary = float_graph.path(_artifacts.FLOAT), _artifacts.vocabulary_of(capture)
+    graph, vocabulary = float_graph.file, capture.vocabulary
     models = _Models(graph, changes, target, session, task.head, vocabulary, seed)
     began = time.monotonic()
     judge = AccuracyJudge(
         [accuracy.limit],
         task,
-        _artifacts.tuning_parts(data),
-        _artifacts.tokenizer_of(capture, task),
-        open_float=lambda: candidates.open_float(
-            target, capture.path(_artifacts.FLOAT), task.head, session
-        ),
+        data.tuning(),
+        capture.tokenizer(task),
+        open_float=lambda: candidates.open_float(target, capture.file, task.head, session),
         cache=context.scratch / _FLOAT,
         seed=seed,
     )
@@ -132,7 +133,7 @@ def run(
     saving = _savings(context, models, plan, units, judge.median_tokens, sixteen)
     order = search.fallback_order(
         units,
-        search.unit_errors(units, quantized.read(_artifacts.SENSITIVITY, Sensitivity)),
+        search.unit_errors(units, quantized.read(artifacts.SENSITIVITY, Sensitivity)),
         saving,
     )
     stored = _stored_trials(context.scratch / _TRIALS)
@@ -171,7 +172,7 @@ def run(
     outcome = search.search(order, saving, trials, most=most)
     fallback = [unit for unit in units if unit.name in outcome.taken.fallback]
     final = search.with_fallback(plan, fallback, sixteen)
-    models.write(final, context.work / _artifacts.QUANTIZED)
+    models.write(final, context.work / artifacts.QUANTIZED)
     if corrected.is_file():
         link_or_copy(corrected, context.work / corrected.name)
     result = AccuracySearch(
@@ -187,8 +188,8 @@ def run(
         seconds=sum(trial.seconds for trial in trials.results.values()) + spent,
         ended=outcome.ended,
     )
-    context.write(_artifacts.PLAN, final)
-    context.write(_artifacts.SEARCH, result)
+    context.write(artifacts.PLAN, final)
+    context.write(artifacts.SEARCH, result)
     return {
         "met": result.met,
         "trials": len(trials.results),

@@ -5,25 +5,32 @@ Writes `simulation.json`.
 
 from __future__ import annotations
 
-from octobert.core.arrays import arrays_in
-from octobert.core.plan import QuantPlan
 from octobert.core.results import Simulated
 from octobert.core.session import SessionOptions
 from octobert.evaluation import scoring
 from octobert.evaluation.torch_session import TorchSession
 from octobert.inference.batching import run_rows
-from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary
-from octobert.pipeline.stages import _artifacts
+from octobert.pipeline import artifacts
+from octobert.pipeline.artifacts import (
+    CapturedModel,
+    Compared,
+    Evaluated,
+    Planned,
+    Rows,
+    TrainedModel,
+)
+from octobert.pipeline.contract import Context, ScoredTask, Summary, stage
 from octobert.tasks import Result
 
 
+@stage(Compared)
 def run(
     context: Context,
-    capture: StepResult,
-    data: StepResult,
-    qat: StepResult,
-    planned: StepResult,
-    evaluated: StepResult,
+    capture: CapturedModel,
+    data: Rows,
+    qat: TrainedModel,
+    planned: Planned,
+    evaluated: Evaluated,
     *,
     scored: ScoredTask,
     seed: int,
@@ -39,16 +46,16 @@ def run(
     from octobert.training.simulation import Simulation
 
     task = scored.build()
-    tokenizer, encoded, gold = _artifacts.evaluation_rows(capture, data, task)
-    session = TorchSession(qat.path(_artifacts.CHECKPOINT), SessionOptions(), task.head)
-    scales = arrays_in(qat.path(_artifacts.SCALES))
-    plan = planned.read(_artifacts.PLAN, QuantPlan)
-    Simulation(session.model, plan, _artifacts.family_of(capture), scales=scales).attach()
+    tokenizer, encoded, gold = capture.evaluation(data, task)
+    session = TorchSession(qat.checkpoint, SessionOptions(), task.head)
+    scales = qat.scales()
+    plan = planned.plan
+    Simulation(session.model, plan, capture.family, scales=scales).attach()
     rows = encoded.flat
     progress = lambda done: context.progress("simulating", done, len(rows))  # noqa: E731
     outputs = run_rows(session, rows, tokenizer.pad_id, progress, per_token=task.per_token)
     simulated = Result(outputs, encoded, gold)
-    exported = arrays_in(evaluated.path(_artifacts.OUTPUTS))
+    exported = evaluated.outputs()
     fidelity = task.fidelity(Result(exported, encoded, gold), simulated)
     result = Simulated(
         name=fidelity.name,
@@ -57,5 +64,5 @@ def run(
         rows=len(encoded.texts),
         scores=scoring.scores(task, simulated, seed=seed),
     )
-    context.write(_artifacts.SIMULATION, result)
+    context.write(artifacts.SIMULATION, result)
     return {"agreement": fidelity.agreement, "error": fidelity.error, "rows": len(encoded.texts)}

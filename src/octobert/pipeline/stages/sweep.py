@@ -15,9 +15,11 @@ from octobert.core.ranges import Provenance, Ranges, Sweep, Swept, TensorStatist
 from octobert.core.session import SessionEntries
 from octobert.evaluation import candidates
 from octobert.inference.batching import run_rows
-from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _artifacts, _plans
-from octobert.quantization import observer, sensitivity
+from octobert.pipeline import artifacts
+from octobert.pipeline.artifacts import CapturedModel, FloatGraph, Rows, Statistics
+from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec, stage
+from octobert.pipeline.stages import _plans
+from octobert.quantization import sensitivity
 from octobert.quantization.calibrators import PLUGINS
 from octobert.tasks import Result
 
@@ -25,12 +27,13 @@ FACTS = "sweep.json"
 JUDGED_ROWS = 256
 
 
+@stage(StepResult)
 def run(
     context: Context,
-    capture: StepResult,
-    data: StepResult,
-    float_graph: StepResult,
-    observed: StepResult,
+    capture: CapturedModel,
+    data: Rows,
+    float_graph: FloatGraph,
+    observed: Statistics,
     *,
     target: str,
     session: SessionEntries,
@@ -46,18 +49,16 @@ def run(
         calibrators: to be compared.
     """
     task = spec.build()
-    tokenizer = _artifacts.tokenizer_of(capture, task)
+    tokenizer = capture.tokenizer(task)
     # The parts of the tuning rows grow; the first that is large enough will do.
     parts = [part["inputs"] for part in data.read_json("tuning.json")]
-    encoded = _artifacts.encoded(
+    encoded = artifacts.encoded(
         next((p for p in parts if len(p) >= JUDGED_ROWS), parts[-1]), task, tokenizer
     )
-    float_session = candidates.open_float(
-        target, capture.path(_artifacts.FLOAT), task.head, session
-    )
+    float_session = candidates.open_float(target, capture.file, task.head, session)
     reference = run_rows(float_session, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
-    statistics = observer.load(observed.path(_artifacts.STATISTICS))
-    graph = float_graph.path(_artifacts.FLOAT)
+    statistics = observed.tensors()
+    graph = float_graph.file
     fidelity_name = ""
     swept = []
     for number, choice in enumerate(calibrators):
@@ -94,7 +95,7 @@ def run(
     result = Sweep(
         target=target,
         fidelity=fidelity_name,
-        calibration_rows=int(observed.read_json(_artifacts.OBSERVED)["samples"]),
+        calibration_rows=int(observed.read_json(artifacts.OBSERVED)["samples"]),
         judged_rows=len(encoded.texts),
         ranges={value: (seen.minimum, seen.maximum) for value, seen in statistics.items()},
         swept=tuple(swept),

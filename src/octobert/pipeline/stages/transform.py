@@ -19,8 +19,9 @@ from octobert.core.ranges import held_out
 from octobert.core.results import AppliedTransform, Parity, TransformFacts
 from octobert.data.encoded import feeds_of
 from octobert.graph import operators, parity
-from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _artifacts
+from octobert.pipeline import artifacts
+from octobert.pipeline.artifacts import CapturedModel, Rows, Transformed
+from octobert.pipeline.contract import Context, Summary, TaskSpec, stage
 from octobert.pipeline.stages.capture import COMPARED, parity_batches
 from octobert.quantization import observer
 from octobert.quantization.transforms import Record, load
@@ -31,10 +32,11 @@ SAMPLED_TOKENS = 1024
 KEPT_CHANNELS = 128
 
 
+@stage(Transformed)
 def run(
     context: Context,
-    capture: StepResult,
-    data: StepResult,
+    capture: CapturedModel,
+    data: Rows,
     *,
     transforms: tuple[Choice, ...],
     spec: TaskSpec,
@@ -49,17 +51,17 @@ def run(
         supplement: sample other texts than the calibration rows, too.
         integer_targets: those that compute in integers alone.
     """
-    task, source = spec.build(), capture.path(_artifacts.FLOAT)
-    tokenizer, encoded = _artifacts.calibration_rows(capture, data, task)
+    task, source = spec.build(), capture.file
+    tokenizer, encoded = capture.calibration(data, task)
     rows = [
         *encoded.flat,
-        *_artifacts.supplement(tokenizer, encoded, task, wanted=supplement).flat,
+        *artifacts.supplement(tokenizer, encoded, task, wanted=supplement).flat,
     ]
     rows = [row for row, held in zip(rows, held_out(len(rows)), strict=True) if not held]
-    family = _artifacts.family_of(capture)
+    family = capture.family
     feeds = [feeds_of([row], tokenizer.pad_id) for row in encoded.flat[:COMPARED]]
     batches = parity_batches(tokenizer, task.head) if task.reads_texts else feeds
-    path = context.work / _artifacts.FLOAT
+    path = context.work / artifacts.FLOAT
     model, before = ir.load(source), source
     batches = [parity.only(batch, model) for batch in batches]
     compare = functools.partial(
@@ -120,8 +122,8 @@ def run(
         )
     if before == source:
         operators.save(model, path)
-    context.write(_artifacts.TRANSFORMS, TransformFacts(transforms=tuple(applied), parity=proof))
-    context.write(_artifacts.CHANNELS, _artifacts.Channels(smoothed=tuple(smoothed)))
+    context.write(artifacts.TRANSFORMS, TransformFacts(transforms=tuple(applied), parity=proof))
+    context.write(artifacts.CHANNELS, artifacts.Channels(smoothed=tuple(smoothed)))
     return {
         "transforms": [transform.name for transform in applied],
         "largest_difference": proof.largest_difference,

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from octobert.core.session import Goal, SessionEntries, Tried
 from octobert.evaluation import candidates, tuning
-from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec
-from octobert.pipeline.stages import _artifacts
+from octobert.pipeline import artifacts
+from octobert.pipeline.artifacts import CapturedModel, Rows, TargetFiles, TunedTarget
+from octobert.pipeline.contract import Context, Summary, TaskSpec, stage
 
 # Limits of the search for each goal; those of a quick run after them.
 TRIALS, MINUTES = (20, 8), (5.0, 1.0)
 
 
+@stage(TunedTarget)
 def run(
     context: Context,
-    capture: StepResult,
-    data: StepResult,
-    export: StepResult,
+    capture: CapturedModel,
+    data: Rows,
+    export: TargetFiles,
     *,
     target: str,
     goals: tuple[Goal, ...],
@@ -33,7 +35,7 @@ def run(
         machine: digest of the machine and its runtimes, which times belong to.
     """
     task = spec.build()
-    tokenizer, encoded, _ = _artifacts.evaluation_rows(capture, data, task)
+    tokenizer, encoded, _ = capture.evaluation(data, task)
     candidate = candidates.exported(target, export.path(""), task.head, entries)
     trials, minutes = TRIALS[quick], MINUTES[quick]
     results = []
@@ -54,5 +56,5 @@ def run(
             on_trial=on_trial,
         )
         results.append(result)
-    context.write(_artifacts.TUNED, _artifacts.TunedResults(results=tuple(results)))
+    context.write(artifacts.TUNED, artifacts.TunedResults(results=tuple(results)))
     return {result.goal: result.ratio.value for result in results}
