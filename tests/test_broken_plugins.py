@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -59,7 +60,8 @@ def test_a_broken_plugin_is_left_out_with_its_reason(site: Path, family: str, te
     note = left_out(family, "octo-bad")
     assert '"octo-bad" of the package octo-acme 1.0 is broken (got ' in note
     # A family of classes wants one.
-    lacks = "has 0 subclasses of Calibrator" if family == "calibrators" else "Field required"
+    classes = hasattr(importlib.import_module(plugins.PACKAGES[family]), "PLUGINS")
+    lacks = "has 0 subclasses of" if classes else "Field required"
     assert (BREAKAGES[text] or lacks) in note
     assert note.endswith("; update the package, or remove it: pip uninstall octo-acme")
 
@@ -76,11 +78,11 @@ from octobert.quantization.calibrators import Calibrator
 class Mine(Calibrator):
     def interval(self, seen): ...
 """
-CORRECTION = """
+TASK = """
 from octobert.core.frozen import FrozenModel
-NEEDS_PRODUCTS = False
+DESCRIPTION = ""
 class Options(FrozenModel): pass
-def correct(layer, moments, options): ...
+def build(options, metadata=None): ...
 """
 
 
@@ -88,17 +90,15 @@ def correct(layer, moments, options): ...
     ("text", "said"),
     [
         ("Options = dict", "Options: Input should be a subclass of FrozenModel"),
-        ("NEEDS_PRODUCTS = 3", "NEEDS_PRODUCTS: Input should be a valid boolean"),
-        ("correct = None", "correct: Input should be callable"),
-        ("def correct(layer): ...", "correct takes layer, not layer, moments, options"),
-        ("del NEEDS_PRODUCTS", "NEEDS_PRODUCTS: Field required"),
+        ("DESCRIPTION = 3", "DESCRIPTION: Input should be a valid string"),
+        ("build = None", "build: Input should be callable"),
+        ("def build(options): ...", "build takes options, not options, metadata"),
+        ("del DESCRIPTION", "DESCRIPTION: Field required"),
     ],
 )
 def test_members_of_another_type_are_breakage(site: Path, text: str, said: str) -> None:
-    install(
-        site, {"corrections": {"octo-bad": "octo_bad"}}, {"octo_bad.py": f"{CORRECTION}{text}\n"}
-    )
-    assert said in left_out("corrections", "octo-bad")
+    install(site, {"tasks": {"octo-bad": "octo_bad"}}, {"octo_bad.py": f"{TASK}{text}\n"})
+    assert said in left_out("tasks", "octo-bad")
 
 
 @pytest.mark.parametrize(

@@ -144,11 +144,11 @@ for family in plugins.FAMILIES:
 
 
 def test_a_plugin_without_its_parts_is_noticed() -> None:
-    module = ModuleType("broken", "A correction.")
-    module.Options, module.correct = dict, lambda layer: None  # type: ignore[attr-defined]
-    wrong = breaches(module, protocol_of("corrections"))
+    module = ModuleType("broken", "A task.")
+    module.Options, module.build = dict, lambda task: None  # type: ignore[attr-defined]
+    wrong = breaches(module, protocol_of("tasks"))
     assert "Options is not a FrozenModel" in wrong
-    assert any(sentence.startswith("correct takes [('layer'") for sentence in wrong)
+    assert any(sentence.startswith("build takes [('task'") for sentence in wrong)
     assert any(sentence.endswith(" is missing") for sentence in wrong)
 
 

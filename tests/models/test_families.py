@@ -29,6 +29,7 @@ from octobert.models.checkpoint import load_torch
 from octobert.models.source import resolve
 from octobert.quantization import apply_corrections, observer, search, sensitivity
 from octobert.quantization.calibrators.minmax import MinMax
+from octobert.quantization.corrections.weight_rounding import WeightRounding
 from octobert.quantization.methods import static
 from octobert.quantization.transforms import smoothquant
 from tests.support.checkpoints import batch, exact_options, make_checkpoint, pad_of, parity_feeds
@@ -107,13 +108,12 @@ class Family:
         )
 
     def refined(self, plan: QuantPlan) -> dict:
-        refiner = plugins.load("corrections", "weight-rounding")
         return apply_corrections.correct_layers(
             self.float,
             self.rows,
             self.pad_id,
             plan,
-            [(refiner, refiner.Options())],
+            [WeightRounding()],
             lambda *_: None,
         )
 

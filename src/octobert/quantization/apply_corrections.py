@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -45,7 +44,7 @@ def correct_layers(
     rows: Sequence[Encoded],
     pad_id: int,
     plan: QuantPlan,
-    corrections: Sequence[tuple[Correction, Any]],
+    corrections: Sequence[Correction],
     progress: Callable[[str, int, int], None],
 ) -> dict[str, LayerChange]:
     """Correct every linear layer whose weight the plan quantizes. Inputs without a static range count as float.
@@ -57,7 +56,7 @@ def correct_layers(
         rows: calibration rows; the first `MAX_TOKENS` tokens are used.
         pad_id: id of the padding token.
         plan: of one target.
-        corrections: (module, its options), applied in order.
+        corrections: applied in order.
         progress: called with (what is done, layers done, layers in all).
 
     Returns:
@@ -76,7 +75,7 @@ def correct_layers(
     quantizers = {
         site.value: quantizer for group in layers.values() for site, quantizer, _ in group
     }
-    products = any(correction.NEEDS_PRODUCTS for correction, _ in corrections)
+    products = any(correction.needs_products for correction in corrections)
     sampled = _first_tokens(rows)
     changes: dict[str, LayerChange] = {}
     for chunk in _chunks(widths, products=products):
@@ -88,8 +87,8 @@ def correct_layers(
             moments = collectors.pop(values).moments()
             for (site, _, weight), *_others in readers[values]:
                 before = layer = _constants(nodes, site, weight, scales)
-                for correction, options in corrections:
-                    layer = correction.correct(layer, moments, options)
+                for correction in corrections:
+                    layer = correction.correct(layer, moments)
                 changes[site.module] = LayerChange(
                     None if layer.weight is before.weight else layer.weight, layer.bias, layer.scale
                 )

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from octobert.core.frozen import FrozenModel
-from octobert.quantization.corrections import LinearLayer, Moments
-
-NEEDS_PRODUCTS = False
+from octobert.quantization.corrections import Correction, LinearLayer, Moments
 
 
-class Options(FrozenModel):
-    """Options of the correction.
+class Shift(Correction):
+    """A bias that is moved by a constant.
 
     Args:
         shift: added to every bias.
@@ -19,11 +16,8 @@ class Options(FrozenModel):
 
     shift: float = 0.001
 
-
-def correct(layer: LinearLayer, moments: Moments, options: Options) -> LinearLayer:
-    """Return the layer with a moved bias."""
-    return (
-        layer
-        if layer.bias is None
-        else replace(layer, bias=(layer.bias + options.shift).astype("float32"))
-    )
+    def correct(self, layer: LinearLayer, moments: Moments) -> LinearLayer:
+        """Return the layer with a moved bias."""
+        if layer.bias is None:
+            return layer
+        return replace(layer, bias=(layer.bias + self.shift).astype("float32"))

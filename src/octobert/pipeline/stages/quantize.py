@@ -32,7 +32,7 @@ from octobert.pipeline.contract import Context, Summary, TaskSpec, stage
 from octobert.pipeline.stages import _plans
 from octobert.quantization import apply_corrections, observer
 from octobert.quantization import sensitivity as estimating
-from octobert.quantization.corrections import LayerChange, load
+from octobert.quantization.corrections import PLUGINS, LayerChange
 
 # Rows of the estimate: errors of outputs are averages over them, and their ranking settles early.
 ROWS = 16
@@ -85,11 +85,7 @@ def run(
     if not changes and corrections and before and _corrects_the_same(graph, plan, before):
         changes = before.changes()
     elif not changes and corrections:
-        loaded = [(load(choice.name), choice.options) for choice in corrections]
-        steps = [
-            (correction, correction.Options.model_validate(options))
-            for correction, options in loaded
-        ]
+        steps = [PLUGINS.make(choice.name, choice.options) for choice in corrections]
         changes = apply_corrections.correct_layers(
             graph, rows.flat, tokenizer.pad_id, plan, steps, context.progress
         )

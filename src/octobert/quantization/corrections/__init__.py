@@ -6,12 +6,14 @@ order, and a plan that keeps a layer in float ignores its corrected constants.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import ClassVar
 
 import numpy as np
 
 from octobert.core import plugins
+from octobert.core.axes import Axis
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import Quantizer
 
@@ -115,26 +117,32 @@ class MomentsCollector:
         return Moments(self._count, mean, mean_quantized, products)
 
 
-class Correction(Protocol):
-    """The module of a weight correction.
+class Correction(FrozenModel, ABC):
+    """From a layer to one with other constants. The fields of a correction are its options; every one has a default.
 
     Attributes:
-        Options: the model of its options. Every option has a default.
-        NEEDS_PRODUCTS: whether `correct` needs `Moments.products`, whose size is quadratic in the layer's width.
+        needs_products: whether `correct` needs `Moments.products`, whose size is quadratic in the layer's width.
+        axes: what a search may vary.
     """
 
-    Options: type[FrozenModel]
-    NEEDS_PRODUCTS: bool
+    needs_products: ClassVar[bool] = False
+    axes: ClassVar[tuple[Axis, ...]] = ()
 
-    def correct(self, layer: LinearLayer, moments: Moments, options: Any) -> LinearLayer:
+    @abstractmethod
+    def correct(self, layer: LinearLayer, moments: Moments) -> LinearLayer:
         """Return the layer with corrected constants.
 
         Args:
             layer: the constants of one linear layer.
             moments: of the layer's input.
-            options: an instance of this module's `Options`.
         """
 
 
-_PLUGINS = plugins.Family[Correction]("corrections")
-names, load, axes = _PLUGINS.names, _PLUGINS.load, _PLUGINS.axes
+# mypy takes no abstract class for a `type[C]`; only subclasses are made.
+PLUGINS = plugins.Classes("corrections", Correction)  # type: ignore[type-abstract]
+names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each
+
+
+def axes() -> tuple[Axis, ...]:
+    """Return what a search may vary by corrections."""
+    return tuple(axis for _, correction in each() for axis in correction.axes)

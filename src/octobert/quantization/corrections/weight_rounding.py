@@ -11,58 +11,64 @@ Source: Frantar et al. 2022, arXiv:2210.17323.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
 
-from octobert.core.frozen import FrozenModel
 from octobert.graph import qdq
-from octobert.quantization.corrections import LinearLayer, Moments
+from octobert.quantization.corrections import Correction, LinearLayer, Moments
 
-NEEDS_PRODUCTS = True
 # Input channels that are rounded before their errors are spread over the remaining ones by one matrix product.
 _BLOCK = 32
 
 
-class Options(FrozenModel):
-    """Args:
-    damping: added to the energy of each channel, as a share of the mean energy; limits the effect of chance correlations.
+class WeightRounding(Correction):
+    """Weights that are rounded with data.
+
+    Args:
+        damping: added to the energy of each channel, as a share of the mean energy; limits the effect of chance correlations.
     """
+
+    needs_products: ClassVar[bool] = True
 
     damping: float = Field(default=0.2, gt=0, le=10)
 
-
-def correct(layer: LinearLayer, moments: Moments, options: Options) -> LinearLayer:
-    """Return the layer with its weight on the 8-bit grid, the scale of the weight, and the corrected bias."""
-    assert moments.products is not None
-    products, mean = moments.products, moments.mean_quantized
-    if layer.float_bias is None:
-        products = products + np.outer(mean, mean)
-    if not 0 < np.trace(products) < np.inf:
-        # All tokens are equal, or beyond what squares can hold: the channels have no energy to order them by.
-        return layer
-    weight = layer.float_weight.astype(np.float64)
-    energy = products + options.damping * np.trace(products) / len(weight) * np.eye(len(weight))
-    order = np.argsort(-np.diag(energy), kind="stable")
-    spread = _inverse_factor(energy[np.ix_(order, order)])
-    compensated = weight[order]
-    if layer.float_bias is None:
-        compensated += np.outer(spread.T @ (spread @ mean[order]), (moments.mean - mean) @ weight)
-    scale = (
-        layer.scale
-        if layer.scale is not None
-        else qdq.weight_scale(compensated[np.argsort(order)].astype(np.float32), layer.quantizer)
-    )
-    steps = np.broadcast_to(qdq.spread(scale, weight.shape, layer.quantizer.axis), weight.shape)
-    limits = qdq.number_limits(compensated, layer.quantizer, scale)
-    paired = layer.quantizer.limits_pairs and qdq.has_pairs(weight)
-    partners = np.argsort(order)[order ^ 1] if paired else None
-    rounded = _rounded(compensated, spread, steps[order].astype(np.float64), limits, partners)
-    rounded = rounded[np.argsort(order)].astype(np.float32)
-    if layer.float_bias is None:
-        return replace(layer, weight=rounded, scale=scale)
-    bias = layer.float_bias + moments.mean @ weight - mean @ rounded
-    return replace(layer, weight=rounded, bias=bias.astype(np.float32), scale=scale)
+    def correct(self, layer: LinearLayer, moments: Moments) -> LinearLayer:
+        """Return the layer with its weight on the 8-bit grid, the scale of the weight, and the corrected bias."""
+        assert moments.products is not None
+        products, mean = moments.products, moments.mean_quantized
+        if layer.float_bias is None:
+            products = products + np.outer(mean, mean)
+        if not 0 < np.trace(products) < np.inf:
+            # All tokens are equal, or beyond what squares can hold: the channels have no energy to order them by.
+            return layer
+        weight = layer.float_weight.astype(np.float64)
+        energy = products + self.damping * np.trace(products) / len(weight) * np.eye(len(weight))
+        order = np.argsort(-np.diag(energy), kind="stable")
+        spread = _inverse_factor(energy[np.ix_(order, order)])
+        compensated = weight[order]
+        if layer.float_bias is None:
+            compensated += np.outer(
+                spread.T @ (spread @ mean[order]), (moments.mean - mean) @ weight
+            )
+        scale = (
+            layer.scale
+            if layer.scale is not None
+            else qdq.weight_scale(
+                compensated[np.argsort(order)].astype(np.float32), layer.quantizer
+            )
+        )
+        steps = np.broadcast_to(qdq.spread(scale, weight.shape, layer.quantizer.axis), weight.shape)
+        limits = qdq.number_limits(compensated, layer.quantizer, scale)
+        paired = layer.quantizer.limits_pairs and qdq.has_pairs(weight)
+        partners = np.argsort(order)[order ^ 1] if paired else None
+        rounded = _rounded(compensated, spread, steps[order].astype(np.float64), limits, partners)
+        rounded = rounded[np.argsort(order)].astype(np.float32)
+        if layer.float_bias is None:
+            return replace(layer, weight=rounded, scale=scale)
+        bias = layer.float_bias + moments.mean @ weight - mean @ rounded
+        return replace(layer, weight=rounded, bias=bias.astype(np.float32), scale=scale)
 
 
 def _inverse_factor(energy: np.ndarray) -> np.ndarray:
