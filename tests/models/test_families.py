@@ -31,7 +31,7 @@ from octobert.quantization import apply_corrections, observer, search, sensitivi
 from octobert.quantization.calibrators.minmax import MinMax
 from octobert.quantization.corrections.weight_rounding import WeightRounding
 from octobert.quantization.methods import static
-from octobert.quantization.transforms import smoothquant
+from octobert.quantization.transforms.smoothquant import SmoothQuant
 from tests.support.checkpoints import batch, exact_options, make_checkpoint, pad_of, parity_feeds
 from tests.support.graphs import SAME, assert_static, largest_error, outputs_of, relative_error
 
@@ -80,10 +80,10 @@ class Family:
         self.folder = folder
         self.captured = folder / "captured.onnx"
         operators.save(captured.model, self.captured)
-        model, options = ir.load(self.captured), smoothquant.Options(alpha=0.5)
-        values = smoothquant.values(model.graph, self.family, options)
+        model, smoothing = ir.load(self.captured), SmoothQuant(alpha=0.5)
+        values = smoothing.values(model.graph, self.family)
         samples = observer.sample(self.captured, self.rows, pad_id, values, tokens=64, seed=0)
-        smoothquant.transform_(model, self.family, samples, options, lambda *_: None)
+        smoothing.transform_(model, self.family, samples, lambda *_: None)
         self.float = folder / "float.onnx"
         operators.save(model, self.float)
         self.sites = sites.find_sites(model.graph, self.family)

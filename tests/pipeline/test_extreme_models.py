@@ -183,15 +183,15 @@ def test_each_transform_alone_where_float32_has_few_digits(tiny, tmp_path, trans
 
 
 def test_a_transform_that_a_model_does_not_take_is_left_out(tiny, tmp_path, monkeypatch) -> None:
-    from octobert.quantization.transforms import smoothquant
+    from octobert.quantization.transforms.smoothquant import SmoothQuant
 
-    def wrong_(model, *_: object) -> list:
+    def wrong_(self, model, *_: object) -> list:
         name = f"{FIRST}.output.dense.weight"
         value = model.graph.initializers[name]
         value.const_value = ir.tensor(value.const_value.numpy() * np.float32(1.01), name=name)
         return [{"kind": "norm", "module": FIRST}]
 
-    monkeypatch.setattr(smoothquant, "transform_", wrong_)
+    monkeypatch.setattr(SmoothQuant, "transform_", wrong_)
     facts = tiny.transformed(tmp_path, {}, ["outlier-neurons", "smoothquant", "token-scales"])
     summary = facts.transforms[1].summary
     assert summary.startswith("none: the model does not take it: a relative difference of ")

@@ -63,7 +63,8 @@ def test_planted_neurons_move_and_the_function_stays(captured, family: str, tmp_
     result = captured(family)
     operators.save(result.model, tmp_path / "whole.onnx")
     model = ir.load(tmp_path / "whole.onnx")
-    options, ffn = outlier_neurons.Options(), outlier_neurons._places(model.graph, result.family)
+    apart = outlier_neurons.OutlierNeurons()
+    ffn = outlier_neurons._places(model.graph, result.family)
     expected = outputs_on_batches(model, tmp_path, 1)
     planted = {}
     generator, samples = np.random.default_rng(1), {}
@@ -73,8 +74,8 @@ def test_planted_neurons_move_and_the_function_stays(captured, family: str, tmp_
         planted[module] = generator.permutation(width)[:3]
         rows[::16, planted[module]] += 80
         samples[place.value] = Sample(rows.min(axis=0), rows.max(axis=0), rows)
-    assert sorted(samples) == outlier_neurons.values(model.graph, result.family, options)
-    records = outlier_neurons.transform_(model, result.family, samples, options, lambda *_: None)
+    assert sorted(samples) == apart.values(model.graph, result.family)
+    records = apart.transform_(model, result.family, samples, lambda *_: None)
     assert [record["module"] for record in records] == [module for _, module in ffn]
     for record in records:
         weight = smoothing.weight_of(model.graph, record["module"])
@@ -83,7 +84,4 @@ def test_planted_neurons_move_and_the_function_stays(captured, family: str, tmp_
     for ours, theirs in zip(outputs_on_batches(model, tmp_path, 1), expected, strict=True):
         assert largest_error(ours, theirs) < ROUNDING
     whole = len(ffn)
-    assert (
-        outlier_neurons.summary(records)
-        == f"8 neurons in float in {whole} of {whole} feed-forwards"
-    )
+    assert apart.summary(records) == f"8 neurons in float in {whole} of {whole} feed-forwards"

@@ -49,10 +49,10 @@ def run(model: ir.Model, feeds: dict[str, np.ndarray], tmp_path) -> list[np.ndar
 
 def smoothed(captured, tmp_path, **options: object) -> tuple[ir.Model, list]:
     operators.save(captured.model, tmp_path / "float.onnx")
-    model, chosen = ir.load(tmp_path / "float.onnx"), smoothquant.Options(**options)
-    wanted = smoothquant.values(model.graph, captured.family, chosen)
+    model, chosen = ir.load(tmp_path / "float.onnx"), smoothquant.SmoothQuant(**options)
+    wanted = chosen.values(model.graph, captured.family)
     samples = observer.sample(tmp_path / "float.onnx", ROWS, 0, wanted, tokens=64, seed=0)
-    return model, smoothquant.transform_(model, captured.family, samples, chosen, lambda *_: None)
+    return model, chosen.transform_(model, captured.family, samples, lambda *_: None)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_scales_are_learned_by_the_exact_gradient(monkeypatch) -> None:
 @pytest.mark.parametrize("alpha", [-0.1, 1.01, "most"])
 def test_an_alpha_out_of_range_is_refused(alpha: object) -> None:
     with pytest.raises(ValidationError):
-        smoothquant.Options(alpha=alpha)
+        smoothquant.SmoothQuant(alpha=alpha)
 
 
 def test_learned_scales_have_a_smaller_error_than_any_fixed_alpha(bert, tmp_path) -> None:

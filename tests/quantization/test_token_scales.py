@@ -82,10 +82,10 @@ def scaled(
     blocks = branches.separable(model.graph, result.family)
     if apart:
         branches.split_(model, result.family, {module: np.array(apart) for module in blocks})
-    options = token_scales.Options()
-    values = token_scales.values(model.graph, result.family, options)
+    scales = token_scales.TokenScales()
+    values = scales.values(model.graph, result.family)
     samples = {name: Sample(rows.min(axis=0), rows.max(axis=0), rows) for name in values}
-    records = token_scales.transform_(model, result.family, samples, options, lambda *_: None)
+    records = scales.transform_(model, result.family, samples, lambda *_: None)
     assert len(records) == len(values) > 0
     assert not apart or len(values) == len(blocks)
     return whole, model, records
@@ -96,7 +96,7 @@ def test_the_function_stays_and_its_sites(captured, family: str, tmp_path) -> No
     rows = neurons(0.7, slope=1.0 if family == SIGNED else 0.05)
     whole, model, records = scaled(captured, family, tmp_path, rows)
     count = len(records)
-    assert token_scales.summary(records) == (
+    assert token_scales.TokenScales().summary(records) == (
         f"neurons divided by the largest one of their token in {count} of {count} feed-forwards"
     )
     expected = outputs_on_batches(whole, tmp_path, 1)

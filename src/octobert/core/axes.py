@@ -4,8 +4,8 @@ An axis is a recipe key with the values that are worth trying. It says what anot
 time, or both) and from which step on the model has to be made again, so that a search tries cheap and promising values first. A
 form is a precision that a method makes, where a search begins.
 
-Methods declare both with a function `offer`, transforms and corrections with a tuple `AXES`, calibrators with `SWEEP` and
-`PRIOR`. A plugin without these declarations is used where a recipe names it, and not varied.
+Methods declare both by `offer`, transforms and corrections by `axes`, calibrators by `sweep` and `prior`. A plugin without
+these declarations is used where a recipe names it, and not varied.
 """
 
 from __future__ import annotations

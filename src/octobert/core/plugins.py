@@ -35,7 +35,6 @@ from typing import Any, Generic, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel, ValidationError, create_model
 
-from octobert.core.axes import Axis
 from octobert.core.errors import BrokenPluginWarning, RecipeError, did_you_mean, reason
 from octobert.core.frozen import first_problem
 
@@ -369,7 +368,3 @@ class Family(Generic[P]):
     def each(self) -> Iterator[tuple[str, P]]:
         """All plugins that are not broken, with their names: those of octobert first, each imported at its turn."""
         return cast(Iterator[tuple[str, P]], each(self._name))
-
-    def axes(self) -> tuple[Axis, ...]:
-        """What the plugins declare as worth varying (`AXES`); plugins without a declaration are not varied."""
-        return tuple(axis for _, plugin in self.each() for axis in getattr(plugin, "AXES", ()))

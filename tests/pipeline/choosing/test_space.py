@@ -91,7 +91,7 @@ def test_a_form_is_not_tried_where_the_target_gains_nothing_by_it() -> None:
 def test_plugins_that_say_nothing_of_searches_are_used_where_they_are_named(
     tmp_path: Path, monkeypatch
 ) -> None:
-    """Those of another package: its calibrator has `SWEEP`, which every calibrator needs; the others declare nothing."""
+    """Those of another package: its calibrator has a `sweep`, as every calibrator has; the others declare nothing."""
     install_extra(tmp_path)
     with monkeypatch.context() as patch:
         patch.syspath_prepend(str(tmp_path))

@@ -24,7 +24,7 @@ from octobert.pipeline.artifacts import CapturedModel, Rows, Transformed
 from octobert.pipeline.contract import Context, Summary, TaskSpec, stage
 from octobert.pipeline.stages.capture import COMPARED, parity_batches
 from octobert.quantization import observer
-from octobert.quantization.transforms import Record, load
+from octobert.quantization.transforms import PLUGINS, Record
 
 # Tokens on which alternatives are tried; more change no choice that matters and cost time in proportion.
 SAMPLED_TOKENS = 1024
@@ -76,19 +76,18 @@ def run(
     applied: list[AppliedTransform] = []
     smoothed: list[Smoothed] = []
     for choice in transforms:
-        transform = load(choice.name)
-        options = transform.Options.model_validate(choice.options)
+        transform = PLUGINS.make(choice.name, choice.options)
         groups: list[Record] = []
         why: str | None = None
-        if integer_targets and hasattr(transform, "FLOAT_PARTS"):
+        if integer_targets and transform.needs_float:
             alone = f"{', '.join(integer_targets)} computes in integers alone"
-            why = f"{transform.FLOAT_PARTS}, and {alone}"
+            why = f"{transform.needs_float}, and {alone}"
         else:
             samples = observer.sample(
                 before,
                 rows,
                 tokenizer.pad_id,
-                transform.values(model.graph, family, options),
+                transform.values(model.graph, family),
                 tokens=SAMPLED_TOKENS,
                 seed=seed,
                 on_rows=lambda done: context.progress("sampling", done, len(rows)),
@@ -97,7 +96,7 @@ def run(
             changed = model.clone()
             # What overflows shows in the answers.
             with np.errstate(all="ignore"):
-                groups = transform.transform_(changed, family, samples, options, progress)
+                groups = transform.transform_(changed, family, samples, progress)
             try:
                 proof = _compared(changed, source, compare)
             except ParityError as error:
@@ -111,13 +110,12 @@ def run(
         groups = [
             {name: fact for name, fact in group.items() if name != "channels"} for group in groups
         ]
-        done = transform.summary(groups) if hasattr(transform, "summary") else ""
         applied.append(
             AppliedTransform(
                 name=choice.name,
-                options=options.model_dump(),
+                options=transform.model_dump(),
                 groups=tuple(groups),
-                summary=done if why is None else f"none: {why}",
+                summary=transform.summary(groups) if why is None else f"none: {why}",
             )
         )
     if before == source:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 
 from octobert.core import plugins
+from octobert.core.axes import Axis
 from octobert.core.family import EncoderFamily
 from octobert.core.frozen import FrozenModel
 from octobert.core.ranges import Sample
@@ -16,32 +18,32 @@ from octobert.core.ranges import Sample
 Record = dict[str, Any]
 
 
-class Transform(Protocol):
-    """The module of a graph transform.
+class Transform(FrozenModel, ABC):
+    """From a float graph to an equivalent one. The fields of a transform are its options; every one has a default.
 
     Attributes:
-        Options: the model of its options. Every option has a default.
-        FLOAT_PARTS: Optional. Why it is left out where a target computes in integers alone; it is about what would be in float.
-        summary: Optional. A function of the records of `transform_` that says in a few words what was done, for the report.
+        needs_float: why it is left out where a target computes in integers alone; None where it is not.
+        axes: what a search may vary.
     """
 
-    Options: type[FrozenModel]
+    needs_float: ClassVar[str | None] = None
+    axes: ClassVar[tuple[Axis, ...]] = ()
 
-    def values(self, graph: ir.Graph, family: EncoderFamily, options: Any) -> list[str]:
+    @abstractmethod
+    def values(self, graph: ir.Graph, family: EncoderFamily) -> list[str]:
         """Return the names of the values that `transform_` needs samples of.
 
         Args:
             graph: a canonical float graph.
             family: the encoder family of the model.
-            options: an instance of this module's `Options`.
         """
 
+    @abstractmethod
     def transform_(
         self,
         model: ir.Model,
         family: EncoderFamily,
         samples: Mapping[str, Sample],
-        options: Any,
         progress: Callable[[int, int], None],
     ) -> list[Record]:
         """Edit a float graph in place. It still computes the same function.
@@ -50,7 +52,6 @@ class Transform(Protocol):
             model: a canonical float graph.
             family: the encoder family of the model.
             samples: a sample of each of `values`.
-            options: an instance of this module's `Options`.
             progress: called with (groups done, groups in all).
 
         Returns:
@@ -58,6 +59,16 @@ class Transform(Protocol):
             `channels` has the largest magnitude of each before and after, [2, C]; `pipeline/stages/transform.py` takes it out.
         """
 
+    def summary(self, records: Sequence[Mapping[str, Any]]) -> str:
+        """Say in a few words what the records of `transform_` tell, for the report; empty where they say it themselves."""
+        return ""
 
-_PLUGINS = plugins.Family[Transform]("transforms")
-names, load, axes = _PLUGINS.names, _PLUGINS.load, _PLUGINS.axes
+
+# mypy takes no abstract class for a `type[C]`; only subclasses are made.
+PLUGINS = plugins.Classes("transforms", Transform)  # type: ignore[type-abstract]
+names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each
+
+
+def axes() -> tuple[Axis, ...]:
+    """Return what a search may vary by transforms."""
+    return tuple(axis for _, transform in each() for axis in transform.axes)

@@ -11,79 +11,77 @@ out its channels (SmoothQuant, α = 0.5): they are taken while that lowers the e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
 from pydantic import Field
 
 from octobert.core.family import EncoderFamily
-from octobert.core.frozen import FrozenModel
 from octobert.core.ranges import Sample
 from octobert.graph import branches, smoothing
-from octobert.quantization.transforms import Record, smoothquant
+from octobert.quantization.transforms import Record, Transform, smoothquant
 
 # Widths of branches. Kernels compute eight numbers at once, or more.
 _WIDTHS = (8, 16)
-# Why there are no branches where a target computes in integers alone.
-FLOAT_PARTS = "outlier neurons would be computed in float"
 
 
-class Options(FrozenModel):
-    """Args:
-    gain: take more neurons apart while the expected error of the block's second layer falls by this share or more.
+class OutlierNeurons(Transform):
+    """Neurons with the largest values, apart in float.
+
+    Args:
+        gain: take more neurons apart while the expected error of the block's second layer falls by this share or more.
     """
+
+    needs_float: ClassVar[str | None] = "outlier neurons would be computed in float"
 
     gain: float = Field(default=1 / 3, gt=0, lt=1)
 
+    def values(self, graph: ir.Graph, family: EncoderFamily) -> list[str]:
+        """Return the names of the values that `transform_` needs samples of."""
+        return sorted(place.value for place, _ in _places(graph, family))
 
-def values(graph: ir.Graph, family: EncoderFamily, options: Options) -> list[str]:
-    """Return the names of the values that `transform_` needs samples of."""
-    return sorted(place.value for place, _ in _places(graph, family))
+    def transform_(
+        self,
+        model: ir.Model,
+        family: EncoderFamily,
+        samples: Mapping[str, Sample],
+        progress: Callable[[int, int], None],
+    ) -> list[Record]:
+        """Move neurons into branches, in place.
 
+        Returns:
+            One record per feed-forward: kind, module, the number of neurons, the expected error before and after; `channels`,
+            the largest magnitudes before and after, where some moved.
+        """
+        places, records = _places(model.graph, family), []
+        apart = dict[str, np.ndarray]()
+        for done, (place, module) in enumerate(places, start=1):
+            sample = samples[place.value]
+            weight = smoothing.weight_of(model.graph, module)
+            neurons, errors = _chosen(sample, weight, self.gain)
+            record = {
+                "kind": "neurons",
+                "module": module,
+                "neurons": len(neurons),
+                "error": errors[0],
+                "left_error": errors[-1],
+            }
+            if len(neurons):
+                apart[module] = neurons
+                after = sample.largest.copy()
+                after[neurons] = 0
+                record["channels"] = np.stack([sample.largest, after])
+            records.append(record)
+            progress(done, len(places))
+        branches.split_(model, family, apart)
+        return records
 
-def transform_(
-    model: ir.Model,
-    family: EncoderFamily,
-    samples: Mapping[str, Sample],
-    options: Options,
-    progress: Callable[[int, int], None],
-) -> list[Record]:
-    """Move neurons into branches, in place.
-
-    Returns:
-        One record per feed-forward: kind, module, the number of neurons, the expected error before and after; `channels`, the
-        largest magnitudes before and after, where some moved.
-    """
-    places, records = _places(model.graph, family), []
-    apart = dict[str, np.ndarray]()
-    for done, (place, module) in enumerate(places, start=1):
-        sample = samples[place.value]
-        weight = smoothing.weight_of(model.graph, module)
-        neurons, errors = _chosen(sample, weight, options.gain)
-        record = {
-            "kind": "neurons",
-            "module": module,
-            "neurons": len(neurons),
-            "error": errors[0],
-            "left_error": errors[-1],
-        }
-        if len(neurons):
-            apart[module] = neurons
-            after = sample.largest.copy()
-            after[neurons] = 0
-            record["channels"] = np.stack([sample.largest, after])
-        records.append(record)
-        progress(done, len(places))
-    branches.split_(model, family, apart)
-    return records
-
-
-def summary(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return what was moved in words."""
-    moved = [record["neurons"] for record in records if record["neurons"]]
-    widths = " or ".join(map(str, sorted(set(moved)))) or "no"
-    return f"{widths} neurons in float in {len(moved)} of {len(records)} feed-forwards"
+    def summary(self, records: Sequence[Mapping[str, Any]]) -> str:
+        """Return what was moved in words."""
+        moved = [record["neurons"] for record in records if record["neurons"]]
+        widths = " or ".join(map(str, sorted(set(moved)))) or "no"
+        return f"{widths} neurons in float in {len(moved)} of {len(records)} feed-forwards"
 
 
 def _places(graph: ir.Graph, family: EncoderFamily) -> list[tuple[smoothing.Place, str]]:

@@ -15,7 +15,7 @@ Sources: Xiao et al. 2023, arXiv:2211.10438; Wei et al. 2023, arXiv:2304.09145 (
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -23,11 +23,10 @@ from pydantic import Field, field_validator
 
 from octobert.core.axes import Axis
 from octobert.core.family import EncoderFamily
-from octobert.core.frozen import FrozenModel
 from octobert.core.plan import Quantizer
 from octobert.core.ranges import Sample
 from octobert.graph import qdq, smoothing
-from octobert.quantization.transforms import Record
+from octobert.quantization.transforms import Record, Transform
 
 LEARNED: Literal["learned"] = "learned"
 # Floor of magnitudes: the scale of a channel that is always zero would be infinite.
@@ -45,12 +44,46 @@ _COLUMNS = 256
 _SQUARINGS = 4
 
 
-class Options(FrozenModel):
-    """Args:
-    alpha: `learned`: scales and shifts with the smallest expected error; or the share of the scale that moves into weights,
-        from 0 to 1, the same for all layers and without shifts.
-    activation: also scale the input of the second feed-forward layer, which costs one Mul after the activation function.
+class SmoothQuant(Transform):
+    """Channels whose scales move from activations into weights.
+
+    Args:
+        alpha: `learned`: scales and shifts with the smallest expected error; or the share of the scale that moves into weights,
+            from 0 to 1, the same for all layers and without shifts.
+        activation: also scale the input of the second feed-forward layer, which costs one Mul after the activation function.
     """
+
+    axes: ClassVar[tuple[Axis, ...]] = (
+        # Without it outliers are worth clipping.
+        Axis(
+            key="transforms",
+            values=([],),
+            changes=("numbers",),
+            invalidates="transform",
+            prior=0.3,
+            requires={"calibrate": "mse"},
+        ),
+        Axis(
+            key="transforms",
+            values=tuple(
+                ["outlier-neurons", {"smoothquant": {"alpha": alpha}}, "token-scales"]
+                for alpha in (0.5, 0.8)
+            ),
+            names=("smoothquant 0.5", "smoothquant 0.8"),
+            changes=("numbers",),
+            invalidates="transform",
+            prior=0.2,
+        ),
+        # BERT-base at 1 × 128: the Muls after the activation functions take up to 4 % of the time (docs/evidence/runtimes.md).
+        Axis(
+            key="transforms",
+            values=(["outlier-neurons", {"smoothquant": {"activation": False}}, "token-scales"],),
+            names=("smoothquant without Mul",),
+            changes=("numbers", "time"),
+            invalidates="transform",
+            gain=1.04,
+        ),
+    )
 
     alpha: Annotated[float, Field(ge=0, le=1)] | Literal["learned"] = LEARNED
     activation: bool = True
@@ -63,96 +96,76 @@ class Options(FrozenModel):
             return value
         raise ValueError(f"alpha is a number from 0 to 1, or {LEARNED}")
 
+    def values(self, graph: ir.Graph, family: EncoderFamily) -> list[str]:
+        """Return the names of the values that `transform_` needs samples of."""
+        groups = self._enabled(smoothing.groups(graph, family))
+        keys = {
+            place.readers[0] for group in groups if group.kind == "scores" for place in group.places
+        }
+        return sorted({value for group in groups for value in group.values} | keys)
 
-AXES = (
-    # Without it outliers are worth clipping.
-    Axis(
-        key="transforms",
-        values=([],),
-        changes=("numbers",),
-        invalidates="transform",
-        prior=0.3,
-        requires={"calibrate": "mse"},
-    ),
-    Axis(
-        key="transforms",
-        values=tuple(
-            ["outlier-neurons", {"smoothquant": {"alpha": alpha}}, "token-scales"]
-            for alpha in (0.5, 0.8)
-        ),
-        names=("smoothquant 0.5", "smoothquant 0.8"),
-        changes=("numbers",),
-        invalidates="transform",
-        prior=0.2,
-    ),
-    # BERT-base at 1 × 128: the Muls after the activation functions take up to 4 % of the time (docs/evidence/runtimes.md).
-    Axis(
-        key="transforms",
-        values=(["outlier-neurons", {"smoothquant": {"activation": False}}, "token-scales"],),
-        names=("smoothquant without Mul",),
-        changes=("numbers", "time"),
-        invalidates="transform",
-        gain=1.04,
-    ),
-)
+    def transform_(
+        self,
+        model: ir.Model,
+        family: EncoderFamily,
+        samples: Mapping[str, Sample],
+        progress: Callable[[int, int], None],
+    ) -> list[Record]:
+        """Smooth a float graph in place.
 
+        Returns:
+            One record per group: kind, module, α and the error of its 8-bit product; `channels`, the largest magnitudes before
+            and after, where it was smoothed; `left` has the reason where a place cannot be smoothed.
+        """
+        groups, left = smoothing.find(model.graph, family)
+        groups = self._enabled(groups)
+        records: list[Record] = []
+        for done, group in enumerate(groups, start=1):
+            sample = _joined([samples[name] for name in group.values])
+            if group.kind == "scores":
+                keys = _joined([samples[place.readers[0]] for place in group.places])
+                scales = np.sqrt(
+                    np.maximum(sample.largest, _TINY) / np.maximum(keys.largest, _TINY)
+                ).astype(np.float64)
+                shifts, error = None, None
+            else:
+                scales, shifts, error = self._chosen(model, group, sample)
+            smoothing.scale_(model, group, scales, shifts)
+            shifted = sample if shifts is None else _shifted(sample, shifts)
+            records.append(
+                {
+                    "kind": group.kind,
+                    "module": group.source,
+                    "alpha": 0.5 if group.kind == "scores" else self.alpha,
+                    "error": error,
+                    "channels": np.stack([sample.largest, shifted.largest / scales]),
+                }
+            )
+            progress(done, len(groups))
+        records += [
+            {"kind": p.kind, "module": p.source, "alpha": None, "error": None, "left": p.reason}
+            for p in left
+        ]
+        return records
 
-def values(graph: ir.Graph, family: EncoderFamily, options: Options) -> list[str]:
-    """Return the names of the values that `transform_` needs samples of."""
-    groups = _enabled(smoothing.groups(graph, family), options)
-    keys = {
-        place.readers[0] for group in groups if group.kind == "scores" for place in group.places
-    }
-    return sorted({value for group in groups for value in group.values} | keys)
+    def _enabled(self, groups: Sequence[smoothing.Group]) -> list[smoothing.Group]:
+        return [group for group in groups if group.kind != "activation" or self.activation]
 
-
-def transform_(
-    model: ir.Model,
-    family: EncoderFamily,
-    samples: Mapping[str, Sample],
-    options: Options,
-    progress: Callable[[int, int], None],
-) -> list[Record]:
-    """Smooth a float graph in place.
-
-    Returns:
-        One record per group: kind, module, α and the error of its 8-bit product; `channels`, the largest magnitudes before and
-        after, where it was smoothed; `left` has the reason where a place cannot be smoothed.
-    """
-    groups, left = smoothing.find(model.graph, family)
-    groups = _enabled(groups, options)
-    records: list[Record] = []
-    for done, group in enumerate(groups, start=1):
-        sample = _joined([samples[name] for name in group.values])
-        if group.kind == "scores":
-            keys = _joined([samples[place.readers[0]] for place in group.places])
-            scales = np.sqrt(
-                np.maximum(sample.largest, _TINY) / np.maximum(keys.largest, _TINY)
-            ).astype(np.float64)
-            shifts, error = None, None
+    def _chosen(
+        self, model: ir.Model, group: smoothing.Group, sample: Sample
+    ) -> tuple[np.ndarray, np.ndarray | None, float]:
+        """Return scales [C], shifts [C] or None, and the error of the 8-bit product, of a group of linear layers."""
+        readers = [smoothing.weight_of(model.graph, reader) for reader in group.readers]
+        weight = np.concatenate(readers, axis=1)
+        shifts = None
+        if self.alpha == LEARNED:
+            if smoothing.can_shift(model.graph, group):
+                shifts = ((sample.low.astype(np.float64) + sample.high) / 2).astype(np.float32)
+                sample = _shifted(sample, shifts)
+            scales = _learned(sample, weight)
         else:
-            scales, shifts, error = _chosen(model, group, sample, options)
-        smoothing.scale_(model, group, scales, shifts)
-        shifted = sample if shifts is None else _shifted(sample, shifts)
-        records.append(
-            {
-                "kind": group.kind,
-                "module": group.source,
-                "alpha": 0.5 if group.kind == "scores" else options.alpha,
-                "error": error,
-                "channels": np.stack([sample.largest, shifted.largest / scales]),
-            }
-        )
-        progress(done, len(groups))
-    records += [
-        {"kind": p.kind, "module": p.source, "alpha": None, "error": None, "left": p.reason}
-        for p in left
-    ]
-    return records
-
-
-def _enabled(groups: Sequence[smoothing.Group], options: Options) -> list[smoothing.Group]:
-    return [group for group in groups if group.kind != "activation" or options.activation]
+            scales = balanced(sample.largest, weight, float(self.alpha))
+        return scales, shifts, product_error(sample, weight, scales)
 
 
 def _joined(samples: Sequence[Sample]) -> Sample:
@@ -166,23 +179,6 @@ def _joined(samples: Sequence[Sample]) -> Sample:
 
 def _shifted(sample: Sample, shifts: np.ndarray) -> Sample:
     return Sample(sample.low - shifts, sample.high - shifts, sample.rows - shifts)
-
-
-def _chosen(
-    model: ir.Model, group: smoothing.Group, sample: Sample, options: Options
-) -> tuple[np.ndarray, np.ndarray | None, float]:
-    """Return scales [C], shifts [C] or None, and the error of the 8-bit product, of a group of linear layers."""
-    readers = [smoothing.weight_of(model.graph, reader) for reader in group.readers]
-    weight = np.concatenate(readers, axis=1)
-    shifts = None
-    if options.alpha == LEARNED:
-        if smoothing.can_shift(model.graph, group):
-            shifts = ((sample.low.astype(np.float64) + sample.high) / 2).astype(np.float32)
-            sample = _shifted(sample, shifts)
-        scales = _learned(sample, weight)
-    else:
-        scales = balanced(sample.largest, weight, float(options.alpha))
-    return scales, shifts, product_error(sample, weight, scales)
 
 
 def balanced(largest: np.ndarray, weight: np.ndarray, alpha: float) -> np.ndarray:

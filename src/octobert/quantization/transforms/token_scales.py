@@ -12,7 +12,7 @@ below zero.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -20,75 +20,71 @@ from pydantic import Field
 
 from octobert.core.axes import Axis
 from octobert.core.family import EncoderFamily
-from octobert.core.frozen import FrozenModel
 from octobert.core.ranges import STEPS, Sample
 from octobert.graph import smoothing
-from octobert.quantization.transforms import Record
+from octobert.quantization.transforms import Record, Transform
 
-# Why nothing is divided where a target computes in integers alone.
-FLOAT_PARTS = "tokens would be divided in float"
 # Floors that are tried, in units of the largest value of all tokens. With the last one nothing changes.
 _FLOORS = np.geomspace(1 / 32, 1, 21)
 
 
-class Options(FrozenModel):
-    """Args:
-    gain: divide where the expected error of rounding falls by this share or more.
+class TokenScales(Transform):
+    """Tokens that are divided by their largest value.
+
+    Args:
+        gain: divide where the expected error of rounding falls by this share or more.
     """
+
+    needs_float: ClassVar[str | None] = "tokens would be divided in float"
+    axes: ClassVar[tuple[Axis, ...]] = (
+        # all-mpnet-base-v2 in ONNX Runtime, AVX512-VNNI: 1.02 to 1.06 × the time without (docs/evidence/accuracy.md).
+        Axis(
+            key="transforms",
+            values=(["outlier-neurons", "smoothquant"],),
+            names=("no token scales",),
+            changes=("numbers", "time"),
+            invalidates="transform",
+            gain=1.06,
+        ),
+    )
 
     gain: float = Field(default=1 / 3, gt=0, lt=1)
 
+    def values(self, graph: ir.Graph, family: EncoderFamily) -> list[str]:
+        """Return the names of the values that `transform_` needs samples of."""
+        return sorted(place.value for place in _places(graph, family))
 
-AXES = (
-    # all-mpnet-base-v2 in ONNX Runtime, AVX512-VNNI: 1.02 to 1.06 × the time without (docs/evidence/accuracy.md).
-    Axis(
-        key="transforms",
-        values=(["outlier-neurons", "smoothquant"],),
-        names=("no token scales",),
-        changes=("numbers", "time"),
-        invalidates="transform",
-        gain=1.06,
-    ),
-)
+    def transform_(
+        self,
+        model: ir.Model,
+        family: EncoderFamily,
+        samples: Mapping[str, Sample],
+        progress: Callable[[int, int], None],
+    ) -> list[Record]:
+        """Divide tokens in place.
 
+        Returns:
+            One record per feed-forward: kind, module, and the expected error of rounding before and after, `error` and
+            `left_error`, relative to the energy of the neurons; they are equal where nothing was changed.
+        """
+        records, places = [], _places(model.graph, family)
+        for done, place in enumerate(places, start=1):
+            sample = samples[place.value]
+            signed = -float(sample.low.min()) > float(sample.high.max()) / 2
+            floor, error, left = _floor(sample.rows, signed=signed)
+            if left <= error * (1 - self.gain) and error > 0:
+                smoothing.divide_tokens_(model, place, floor, signed=signed)
+            else:
+                left = error
+            module = place.readers[0]
+            records.append({"kind": "tokens", "module": module, "error": error, "left_error": left})
+            progress(done, len(places))
+        return records
 
-def values(graph: ir.Graph, family: EncoderFamily, options: Options) -> list[str]:
-    """Return the names of the values that `transform_` needs samples of."""
-    return sorted(place.value for place in _places(graph, family))
-
-
-def transform_(
-    model: ir.Model,
-    family: EncoderFamily,
-    samples: Mapping[str, Sample],
-    options: Options,
-    progress: Callable[[int, int], None],
-) -> list[Record]:
-    """Divide tokens in place.
-
-    Returns:
-        One record per feed-forward: kind, module, and the expected error of rounding before and after, `error` and
-        `left_error`, relative to the energy of the neurons; they are equal where nothing was changed.
-    """
-    records, places = [], _places(model.graph, family)
-    for done, place in enumerate(places, start=1):
-        sample = samples[place.value]
-        signed = -float(sample.low.min()) > float(sample.high.max()) / 2
-        floor, error, left = _floor(sample.rows, signed=signed)
-        if left <= error * (1 - options.gain) and error > 0:
-            smoothing.divide_tokens_(model, place, floor, signed=signed)
-        else:
-            left = error
-        module = place.readers[0]
-        records.append({"kind": "tokens", "module": module, "error": error, "left_error": left})
-        progress(done, len(places))
-    return records
-
-
-def summary(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return what was done in words."""
-    done = sum(record["left_error"] < record["error"] for record in records)
-    return f"neurons divided by the largest one of their token in {done} of {len(records)} feed-forwards"
+    def summary(self, records: Sequence[Mapping[str, Any]]) -> str:
+        """Return what was done in words."""
+        done = sum(record["left_error"] < record["error"] for record in records)
+        return f"neurons divided by the largest one of their token in {done} of {len(records)} feed-forwards"
 
 
 def _places(graph: ir.Graph, family: EncoderFamily) -> list[smoothing.Place]:
