@@ -38,6 +38,7 @@ from octobert.graph.capture import capture
 from octobert.models.source import resolve
 from octobert.quantization import calibrators, observer
 from octobert.quantization.calibrators.percentile import Percentile
+from octobert.quantization.methods.static import Static
 
 CALIBRATORS = ("entropy", "percentile", "mse")
 ROUNDS = 3
@@ -150,9 +151,8 @@ def quantized(graph: Path, rows: list[Encoded], folder: Path) -> None:
     """Quantize a float graph as a run does, in this process: observe, calibrate, plan, write."""
     model, table = ir.load(graph), plugins.load("targets", "ort-cpu").CAPABILITIES
     graph_sites = sites.find_sites(model.graph, plugins.load("families", "bert").FAMILY)
-    method = plugins.load("methods", "static")
-    options = method.Options(reduce_range=saturates(table, environment.current().features))
-    placement = Placement(description="", kinds=method.observed_kinds(options, [table]))
+    method = Static(reduce_range=saturates(table, environment.current().features))
+    placement = Placement(description="", kinds=method.observed_kinds([table]))
     values = sorted(
         {site.value for site in graph_sites if placement.takes(site) and not site.is_weight}
     )
@@ -162,7 +162,7 @@ def quantized(graph: Path, rows: list[Encoded], folder: Path) -> None:
         samples=len(rows), tokens=0, data_digest="", model_digest="", source="benchmark"
     )
     ranges = Ranges(calibrator="percentile", options={}, intervals=intervals, provenance=provenance)
-    qdq.write(model, method.plan(graph_sites, ranges, table, options))
+    qdq.write(model, method.plan(graph_sites, ranges, table))
     operators.save(model, folder / "model.onnx")
 
 

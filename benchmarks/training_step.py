@@ -26,7 +26,7 @@ from octobert.graph.capture import capture
 from octobert.models import checkpoint
 from octobert.models.source import resolve
 from octobert.pipeline.stages.capture import parity_batches
-from octobert.quantization.methods import static
+from octobert.quantization.methods.static import Static
 from octobert.training.simulation import Simulation
 
 PROVENANCE = Provenance(
@@ -115,9 +115,7 @@ def plan_of(base: Path, placement: str) -> tuple[QuantPlan, Any]:
     }
     ranges = Ranges(calibrator="", options={}, intervals=intervals, provenance=PROVENANCE)
     table = plugins.load("targets", "ort-cpu").CAPABILITIES
-    return static.plan(
-        graph_sites, ranges, table, static.Options(placement=placement)
-    ), captured.family
+    return Static(placement=placement).plan(graph_sites, ranges, table), captured.family
 
 
 if __name__ == "__main__":

@@ -18,9 +18,10 @@ from octobert.data.encoded import feeds_of
 from octobert.graph import operators as ops
 from octobert.graph import qdq, sites
 from octobert.quantization import placements
-from octobert.quantization.methods import dynamic, static
+from octobert.quantization.methods.dynamic import Dynamic
+from octobert.quantization.methods.static import Static
 from octobert.targets import runtimes
-from tests.support.checkpoints import batch, exact_options
+from tests.support.checkpoints import batch, exact_method
 from tests.support.graphs import (
     capabilities,
     constant,
@@ -135,10 +136,10 @@ def test_asymmetric_weights_are_written_with_their_zero_points(
     float_path, bert_sites, bert_ranges, tmp_path, per_channel, form
 ) -> None:
     table = capabilities("ort-cpu")
-    options = exact_options(
-        static, weights="uint8", weights_symmetric=False, per_channel=per_channel, weight_form=form
+    method = exact_method(
+        Static, weights="uint8", weights_symmetric=False, per_channel=per_channel, weight_form=form
     )
-    plan = static.plan(bert_sites, bert_ranges, table, options)
+    plan = method.plan(bert_sites, bert_ranges, table)
     capability.check(plan, table)
     model = written(float_path, plan, tmp_path / "asymmetric.onnx")
     onnx.checker.check_model(str(tmp_path / "asymmetric.onnx"), full_check=True)
@@ -280,15 +281,13 @@ def test_a_missing_range_is_an_error(model, bert) -> None:
     placed = sites.find_sites(model.graph, bert.family)
     ranges = ranges_for(placed).model_copy(update={"intervals": {}})
     with pytest.raises(PlanError, match=r'no calibrated range for "embeddings\.LayerNorm"'):
-        static.plan(placed, ranges, capabilities("ort-cpu"), static.Options())
+        Static().plan(placed, ranges, capabilities("ort-cpu"))
 
 
 def test_a_type_that_the_target_refuses_is_an_error(model, bert, bert_sites) -> None:
     plan_for(model, bert.family, activations="int8")
     strict = capabilities("ort-cpu").but(activations={"simulated": ()})
-    plan = static.plan(
-        bert_sites, ranges_for(bert_sites), strict, static.Options(activations="int8")
-    )
+    plan = Static(activations="int8").plan(bert_sites, ranges_for(bert_sites), strict)
     wanted = r"ort-cpu takes asymmetric uint8 or symmetric uint8 activations, not symmetric int8.*repair: true"
     with pytest.raises(PlanError, match=wanted):
         capability.check(plan, strict)
@@ -316,11 +315,8 @@ def test_a_plan_is_checked_against_the_target(golden, model, bert) -> None:
 def test_every_placement_on_every_target_follows_the_float_model(
     float_path, bert_sites, bert_ranges, float_logits, tmp_path, target, placement
 ) -> None:
-    plan = static.plan(
-        bert_sites,
-        bert_ranges,
-        capabilities(target),
-        exact_options(static, target, placement=placement),
+    plan = exact_method(Static, target, placement=placement).plan(
+        bert_sites, bert_ranges, capabilities(target)
     )
     capability.check(plan, capabilities(target))
     path = tmp_path / "model_quantized.onnx"
@@ -336,9 +332,7 @@ def test_every_placement_on_every_target_follows_the_float_model(
 def test_where_outputs_are_quantized_every_linear_layer_reads_8_bits(
     float_path, bert_sites, bert_ranges, tmp_path
 ) -> None:
-    plan = static.plan(
-        bert_sites, bert_ranges, capabilities("ort-cpu"), static.Options(placement="qdqbert-row")
-    )
+    plan = Static(placement="qdqbert-row").plan(bert_sites, bert_ranges, capabilities("ort-cpu"))
     nodes = {n.name: n for n in written(float_path, plan, tmp_path / "row.onnx").graph}
     products = [s.node for s in bert_sites if s.role == "linear.weight"]
     assert len(products) == 12
@@ -356,9 +350,7 @@ def test_all_readers_of_a_quantized_output_read_the_pair(model, bert_sites, bert
     values = {v.name: v for n in model.graph for v in n.outputs}
     model.graph.outputs.append(values["embeddings.LayerNorm"])
     before = {s.value: len(values[s.value].uses()) for s in bert_sites if s.input == OUTPUT}
-    plan = static.plan(
-        bert_sites, bert_ranges, capabilities("ort-cpu"), static.Options(placement="qdqbert-row")
-    )
+    plan = Static(placement="qdqbert-row").plan(bert_sites, bert_ranges, capabilities("ort-cpu"))
     qdq.write(model, plan)
     assert [v.name for v in model.graph.outputs] == ["logits", "embeddings.LayerNorm"]
     outputs = [s.value for s, _ in plan.quantized if s.input == OUTPUT]
@@ -377,11 +369,8 @@ def test_16_bit_activations_leave_only_the_error_of_the_weights(
     feeds, table = feeds_of(encoded(), 0), capabilities("ort-cpu")
     results = {}
     for kind in ("auto", activations):
-        plan = static.plan(
-            bert_sites,
-            bert_ranges,
-            table,
-            exact_options(static, placement="qdqbert", activations=kind),
+        plan = exact_method(Static, placement="qdqbert", activations=kind).plan(
+            bert_sites, bert_ranges, table
         )
         capability.check(plan, table)
         model = written(float_path, plan, tmp_path / f"{kind}.onnx")
@@ -409,8 +398,8 @@ def _openvino_16_bit(float_path, placed, chosen, folder) -> tuple[np.ndarray, np
     probe = module.probe()
     if not probe.available:
         pytest.skip(str(probe.missing))
-    options = exact_options(static, "openvino-cpu", placement="qdqbert", activations="uint16")
-    plan = static.plan(placed, chosen, module.CAPABILITIES, options)
+    method = exact_method(Static, "openvino-cpu", placement="qdqbert", activations="uint16")
+    plan = method.plan(placed, chosen, module.CAPABILITIES)
     capability.check(plan, module.CAPABILITIES)
     path = folder / "model_quantized.onnx"
     written(float_path, plan, path)
@@ -437,9 +426,9 @@ def test_openvino_computes_16_bit_activations_in_float(
 
 
 def test_q_k_and_v_per_tensor_share_one_weight_scale(model, bert_sites, bert_ranges) -> None:
-    options = static.Options(placement="matmul-attention", fuse_qkv=True, per_channel=False)
+    method = Static(placement="matmul-attention", fuse_qkv=True, per_channel=False)
     weights = {s.value: constant(model, s.value) for s in bert_sites if s.role == "linear.weight"}
-    qdq.write(model, static.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), options))
+    qdq.write(model, method.plan(bert_sites, bert_ranges, capabilities("ort-cpu")))
     common = []
     for layer in range(2):
         names = [
@@ -462,8 +451,8 @@ def test_q_k_and_v_per_tensor_share_one_weight_scale(model, bert_sites, bert_ran
 def test_dynamic_quantization_is_written_once_for_a_shared_input(
     float_path, bert_sites, bert_ranges, float_logits, tmp_path, enable, heads
 ) -> None:
-    plan = dynamic.plan(
-        bert_sites, bert_ranges, capabilities("ort-cpu"), exact_options(dynamic, enable=enable)
+    plan = exact_method(Dynamic, enable=enable).plan(
+        bert_sites, bert_ranges, capabilities("ort-cpu")
     )
     path = tmp_path / "dynamic.onnx"
     model = written(float_path, plan, path)
@@ -489,7 +478,7 @@ def test_a_dynamic_linear_layer_equals_numpy(model, bert_sites, bert_ranges, tmp
     """DynamicQuantizeLinear, the integer product and both scales, from the graph's own input value."""
     name = "encoder.layer.0.intermediate.dense"
     weight, bias = constant(model, f"{name}.weight"), constant(model, f"{name}.bias")
-    plan = dynamic.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), exact_options(dynamic))
+    plan = exact_method(Dynamic).plan(bert_sites, bert_ranges, capabilities("ort-cpu"))
     qdq.write(model, plan)
     values = {v.name: v for n in model.graph for v in n.outputs}
     model.graph.outputs[:] = [values["encoder.layer.0.attention.output.LayerNorm"], values[name]]
@@ -508,11 +497,8 @@ def test_a_dynamic_linear_layer_equals_numpy(model, bert_sites, bert_ranges, tmp
 def test_a_dynamic_input_beside_a_float_weight_is_an_error(
     golden, model, bert_sites, bert_ranges
 ) -> None:
-    plan = dynamic.plan(
-        bert_sites,
-        bert_ranges,
-        capabilities("ort-cpu"),
-        dynamic.Options(disable=("query:linear.weight",)),
+    plan = Dynamic(disable=("query:linear.weight",)).plan(
+        bert_sites, bert_ranges, capabilities("ort-cpu")
     )
     with golden.raises(PlanError):
         qdq.write(model, plan)
@@ -527,8 +513,6 @@ def test_a_dynamic_head_without_bias_may_be_the_output(model, bert, bert_ranges)
     placed = sites.find_sites(model.graph, bert.family)
     qdq.write(
         model,
-        dynamic.plan(
-            placed, bert_ranges, capabilities("ort-cpu"), dynamic.Options(enable=("classifier",))
-        ),
+        Dynamic(enable=("classifier",)).plan(placed, bert_ranges, capabilities("ort-cpu")),
     )
     assert [v.name for v in model.graph.outputs] == ["logits"]

@@ -16,7 +16,7 @@ from octobert.core import plugins
 from octobert.core.errors import ModelError
 from octobert.graph import operators, qdq, sites
 from octobert.graph.torch_graph import to_torch
-from octobert.quantization.methods import dynamic
+from octobert.quantization.methods.dynamic import Dynamic
 from tests.support.checkpoints import batch
 from tests.support.graphs import outputs_of, relative_error
 
@@ -68,9 +68,7 @@ def test_what_is_unknown_is_refused_by_name(golden, captured, float_path) -> Non
     found = sites.find_sites(model.graph, captured("bert").family)
     qdq.write(
         model,
-        dynamic.plan(
-            found, None, plugins.load("targets", "ort-cpu").CAPABILITIES, dynamic.Options()
-        ),
+        Dynamic().plan(found, None, plugins.load("targets", "ort-cpu").CAPABILITIES),
     )
     with golden.raises(ModelError):
         to_torch(model)

@@ -16,8 +16,9 @@ from octobert.core.plan import Quantizer
 from octobert.data.encoded import feeds_of
 from octobert.graph import operators as ops
 from octobert.graph import qdq
-from octobert.quantization.methods import dynamic, static
-from tests.support.checkpoints import exact_options
+from octobert.quantization.methods.dynamic import Dynamic
+from octobert.quantization.methods.static import Static
+from tests.support.checkpoints import exact_method
 from tests.support.graphs import (
     capabilities,
     constant,
@@ -34,8 +35,8 @@ LOOSE = 0.1
 def test_weights_per_tensor_have_one_scale(
     float_path, bert_sites, bert_ranges, float_logits, tmp_path
 ) -> None:
-    plan = static.plan(
-        bert_sites, bert_ranges, capabilities("ort-cpu"), exact_options(static, per_channel=False)
+    plan = exact_method(Static, per_channel=False).plan(
+        bert_sites, bert_ranges, capabilities("ort-cpu")
     )
     model = written(float_path, plan, tmp_path / "tensor.onnx")
     weights = [
@@ -66,9 +67,9 @@ def in_both_forms(
     """The same plan with integer weights (`integers.onnx`) and with float weights before a pair (`pair.onnx`)."""
     models = []
     for form in ("integers", "pair"):
-        written_as = static.Options(**options, weight_form=form)
+        written_as = Static(**options, weight_form=form)
         models.append(ir.load(float_path))
-        plan = static.plan(placed, chosen, capabilities("ort-cpu"), written_as)
+        plan = written_as.plan(placed, chosen, capabilities("ort-cpu"))
         capability.check(plan, capabilities("ort-cpu"))
         qdq.write(models[-1], plan, scales)
         ops.save(models[-1], folder / f"{form}.onnx")
@@ -142,7 +143,7 @@ def test_a_pair_takes_the_scale_that_was_chosen(
 
 def test_the_form_of_weights_is_the_targets_unless_chosen(bert_sites, bert_ranges) -> None:
     def forms(table: Capabilities, **options: str) -> set[bool]:
-        plan = static.plan(bert_sites, bert_ranges, table, static.Options(**options))
+        plan = Static(**options).plan(bert_sites, bert_ranges, table)
         return {
             quantizer.weight_form == "pair"
             for site, quantizer in plan.quantized
@@ -156,17 +157,17 @@ def test_the_form_of_weights_is_the_targets_unless_chosen(bert_sites, bert_range
         {False},
         {True},
     ]
-    plan = static.plan(bert_sites, bert_ranges, folding, static.Options(placement="qdqbert"))
+    plan = Static(placement="qdqbert").plan(bert_sites, bert_ranges, folding)
     assert not any(q.weight_form == "pair" for s, q in plan.quantized if s.role != "linear.weight")
 
 
 @pytest.mark.parametrize("reduce_range", [True, False, "auto"])
-@pytest.mark.parametrize("method", [static, dynamic])
+@pytest.mark.parametrize("method", [Static, Dynamic])
 def test_reduced_weights_limit_the_sums_of_neighbours(
     model, bert_sites, bert_ranges, method, reduce_range
 ) -> None:
-    options = method.Options(reduce_range=reduce_range)
-    qdq.write(model, method.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), options))
+    made = method(reduce_range=reduce_range)
+    qdq.write(model, made.plan(bert_sites, bert_ranges, capabilities("ort-cpu")))
     names = [f"{s.value}.quantized" for s in bert_sites if s.role == "linear.weight"]
     assert len(names) == 12
     for name in names:

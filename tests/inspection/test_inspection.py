@@ -28,10 +28,11 @@ from octobert.inference.opened import open_model
 from octobert.inspection import answers, inspector, profilers
 from octobert.inspection.profilers import openvino
 from octobert.inspection.profilers import ort as ort
-from octobert.quantization.methods import dynamic, static
+from octobert.quantization.methods.dynamic import Dynamic
+from octobert.quantization.methods.static import Static
 from octobert.targets.runtimes import openvino as _openvino
 from octobert.targets.shared import ir_files
-from tests.support.checkpoints import exact_options
+from tests.support.checkpoints import exact_method
 
 FEATURES = frozenset(environment.current().features)
 LINEARS = 6 * 2
@@ -57,12 +58,12 @@ def ranges_for(found: tuple[Site, ...]) -> Ranges:
     return Ranges(calibrator="minmax", options={}, intervals=values, provenance=provenance)
 
 
-def plan_for(captured, method=static, target: str = "ort-cpu", **options: object) -> QuantPlan:
+def plan_for(captured, method=Static, target: str = "ort-cpu", **options: object) -> QuantPlan:
     """A plan for the tiny BERT."""
     found = sites.find_sites(captured.model.graph, captured.family)
     capabilities = plugins.load("targets", target).CAPABILITIES
-    plan: QuantPlan = method.plan(
-        found, ranges_for(found), capabilities, exact_options(method, target, **options)
+    plan: QuantPlan = exact_method(method, target, **options).plan(
+        found, ranges_for(found), capabilities
     )
     capability.check(plan, capabilities)
     return plan
@@ -186,7 +187,7 @@ def test_conversions_that_are_left_are_those_of_the_optimized_graph(captured, tm
 
 
 def test_dynamic_quantization_is_seen_as_such(captured, tmp_path) -> None:
-    path = written(captured, tmp_path / "model.onnx", method=dynamic)
+    path = written(captured, tmp_path / "model.onnx", method=Dynamic)
     profile = profiled(ort, path)
     products, matched, fallbacks = fallen_back(ort, path, profile)
     assert all(one.dynamic for one in products)

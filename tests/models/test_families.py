@@ -30,9 +30,9 @@ from octobert.models.source import resolve
 from octobert.quantization import apply_corrections, observer, search, sensitivity
 from octobert.quantization.calibrators.minmax import MinMax
 from octobert.quantization.corrections.weight_rounding import WeightRounding
-from octobert.quantization.methods import static
+from octobert.quantization.methods.static import Static
 from octobert.quantization.transforms.smoothquant import SmoothQuant
-from tests.support.checkpoints import batch, exact_options, make_checkpoint, pad_of, parity_feeds
+from tests.support.checkpoints import batch, exact_method, make_checkpoint, pad_of, parity_feeds
 from tests.support.graphs import SAME, assert_static, largest_error, outputs_of, relative_error
 
 FAMILIES = plugins.names("families")
@@ -103,9 +103,7 @@ class Family:
 
     def plan(self, target: str, **options: object) -> QuantPlan:
         capabilities = plugins.load("targets", target).CAPABILITIES
-        return static.plan(
-            self.sites, self.ranges, capabilities, exact_options(static, target, **options)
-        )
+        return exact_method(Static, target, **options).plan(self.sites, self.ranges, capabilities)
 
     def refined(self, plan: QuantPlan) -> dict:
         return apply_corrections.correct_layers(

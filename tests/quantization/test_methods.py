@@ -19,7 +19,9 @@ from octobert.graph import qdq
 from octobert.graph.capture import shapes
 from octobert.quantization import apply_corrections, corrections, placements, sensitivity
 from octobert.quantization.corrections import LinearLayer, Moments, MomentsCollector
-from octobert.quantization.methods import dynamic, static, weight_only
+from octobert.quantization.methods.dynamic import Dynamic
+from octobert.quantization.methods.static import Static
+from octobert.quantization.methods.weight_only import WeightOnly
 from tests.support.graphs import (
     capabilities,
     constant,
@@ -42,7 +44,7 @@ SUMS = 1e-5
 def plan_of(
     placed: tuple[Site, ...], chosen: Ranges, target: str = "ort-cpu", **options: object
 ) -> QuantPlan:
-    return static.plan(placed, chosen, capabilities(target), static.Options(**options))
+    return Static(**options).plan(placed, chosen, capabilities(target))
 
 
 def linear(module: str, role: str = "linear.input", layer: int | None = 0) -> Site:
@@ -170,7 +172,7 @@ def test_a_placement_may_be_written_out(bert_sites) -> None:
 )
 def test_unknown_placements_and_kinds_are_refused(golden, placement) -> None:
     with golden.raises(ValueError):
-        static.Options(placement=placement)
+        Static(placement=placement)
 
 
 @pytest.mark.parametrize("enable", [(), ("classifier",)])
@@ -178,9 +180,9 @@ def test_unknown_placements_and_kinds_are_refused(golden, placement) -> None:
 def test_what_is_observed_is_enough_for_every_plan(
     bert_sites, bert_ranges, placement, enable
 ) -> None:
-    options = static.Options(placement=placement, enable=enable)
+    method = Static(placement=placement, enable=enable)
     tables = [capabilities(name) for name in targets.names()]
-    wanted = static.observed_kinds(options, tables)
+    wanted = method.observed_kinds(tables)
     seen = {
         s.value
         for s in bert_sites
@@ -190,10 +192,8 @@ def test_what_is_observed_is_enough_for_every_plan(
         update={"intervals": {k: v for k, v in bert_ranges.intervals.items() if k in seen}}
     )
     for table in tables:
-        assert static.plan(bert_sites, few, table, options) == static.plan(
-            bert_sites, bert_ranges, table, options
-        )
-    assert dynamic.observed_kinds(dynamic.Options(enable=enable), tables) == ()
+        assert method.plan(bert_sites, few, table) == method.plan(bert_sites, bert_ranges, table)
+    assert Dynamic(enable=enable).observed_kinds(tables) == ()
 
 
 # --- disable and enable
@@ -259,7 +259,7 @@ def test_enable_beats_the_placement_and_disable(bert_sites) -> None:
         assert (decision.quantizer is not None) == expected, site
 
 
-@pytest.mark.parametrize("method", [static, dynamic])
+@pytest.mark.parametrize("method", [Static, Dynamic])
 @pytest.mark.parametrize(
     ("disable", "enable"),
     [
@@ -273,11 +273,8 @@ def test_patterns_that_cannot_be_meant_are_errors(
     golden, bert_sites, method, disable, enable
 ) -> None:
     with golden.raises(PlanError):
-        method.plan(
-            bert_sites,
-            ranges_for(bert_sites),
-            capabilities("ort-cpu"),
-            method.Options(disable=disable, enable=enable),
+        method(disable=disable, enable=enable).plan(
+            bert_sites, ranges_for(bert_sites), capabilities("ort-cpu")
         )
 
 
@@ -379,7 +376,7 @@ def test_clip_gelu_bounds_the_range_of_gelu_alone(
 
 def test_clip_gelu_is_positive() -> None:
     with pytest.raises(ValueError, match="greater than 0"):
-        static.Options(clip_gelu=0.0)
+        Static(clip_gelu=0.0)
 
 
 @pytest.mark.parametrize(
@@ -390,16 +387,12 @@ def test_clip_gelu_is_positive() -> None:
         ({"reduce_range": True}, {"reduce_range": True}),
     ],
 )
-@pytest.mark.parametrize("method", [static, dynamic])
+@pytest.mark.parametrize("method", [Static, Dynamic])
 def test_options_of_weights_change_weights_alone(
     bert_sites, bert_ranges, method, options, update
 ) -> None:
     plain, changed = (
-        dict(
-            method.plan(
-                bert_sites, bert_ranges, capabilities("ort-cpu"), method.Options(**one)
-            ).quantized
-        )
+        dict(method(**one).plan(bert_sites, bert_ranges, capabilities("ort-cpu")).quantized)
         for one in ({}, options)
     )
     assert set(plain) == set(changed)
@@ -463,9 +456,9 @@ def test_8_bit_products_saturate_on_x86_without_vnni(features, expected) -> None
 
 
 def test_embeddings_may_stay_float(bert_sites, bert_ranges) -> None:
-    for method in (static, dynamic):
-        options = method.Options(embeddings="float")
-        plan = method.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), options)
+    for method in (Static, Dynamic):
+        made = method(embeddings="float")
+        plan = made.plan(bert_sites, bert_ranges, capabilities("ort-cpu"))
         (decision,) = (d for d in plan.decisions if d.site.role == "embedding.weight")
         assert (decision.quantizer, decision.reason) == (None, "option embeddings is float")
 
@@ -475,9 +468,7 @@ def test_embeddings_may_stay_float(bert_sites, bert_ranges) -> None:
 
 def test_dynamic_takes_linear_layers_and_heads_only_when_enabled(bert_sites, bert_ranges) -> None:
     def taken(**options: object) -> Counter[str]:
-        plan = dynamic.plan(
-            bert_sites, bert_ranges, capabilities("ort-cpu"), dynamic.Options(**options)
-        )
+        plan = Dynamic(**options).plan(bert_sites, bert_ranges, capabilities("ort-cpu"))
         assert all(q.dynamic != s.is_weight for s, q in plan.quantized)
         return Counter(s.role for s, _ in plan.quantized)
 
@@ -490,7 +481,7 @@ def test_dynamic_takes_linear_layers_and_heads_only_when_enabled(bert_sites, ber
 
 
 def test_dynamic_activations_are_refused_where_they_would_be_float(bert_sites, bert_ranges) -> None:
-    plan = dynamic.plan(bert_sites, bert_ranges, capabilities("openvino-gpu"), dynamic.Options())
+    plan = Dynamic().plan(bert_sites, bert_ranges, capabilities("openvino-gpu"))
     words = r"openvino-gpu: the plan breaks 8 rules .*openvino-gpu does not quantize activations per batch.* 3 more"
     with pytest.raises(PlanError, match=words):
         capability.check(plan, capabilities("openvino-gpu"))
@@ -500,7 +491,7 @@ def test_dynamic_activations_are_refused_where_they_would_be_float(bert_sites, b
 def test_each_target_gets_the_dynamic_form_that_it_computes(bert_sites, bert_ranges) -> None:
     forms = {"ort-cpu": None, "openvino-cpu": 128}
     for target, group in forms.items():
-        plan = dynamic.plan(bert_sites, bert_ranges, capabilities(target), dynamic.Options())
+        plan = Dynamic().plan(bert_sites, bert_ranges, capabilities(target))
         assert {q.group for s, q in plan.quantized if not s.is_weight} == {group}
         assert plan.group == group
         capability.check(plan, capabilities(target))
@@ -793,12 +784,12 @@ def test_corrected_layers_of_a_model_equal_numpy(
     np.testing.assert_allclose(layers[module].bias - bias, q.mean(axis=0) @ lost, atol=SUMS)
 
 
-@pytest.mark.parametrize("method", [dynamic, weight_only])
+@pytest.mark.parametrize("method", [Dynamic, WeightOnly])
 def test_weights_are_corrected_where_inputs_have_no_fixed_range(
     float_path, bert_sites, bert_ranges, tmp_path, method
 ) -> None:
     """Their inputs count as float: what is left is the error of the weights, which rounding with data makes smaller."""
-    plan = method.plan(bert_sites, bert_ranges, capabilities("ort-cpu"), method.Options())
+    plan = method().plan(bert_sites, bert_ranges, capabilities("ort-cpu"))
     correction = corrections.load("weight-rounding")()
     layers = apply_corrections.correct_layers(float_path, encoded(), 0, plan, [correction], silent)
     assert len(layers) == 12

@@ -20,8 +20,9 @@ from octobert.data.encoded import feeds_of
 from octobert.graph import operators, qdq
 from octobert.graph.passes import float16
 from octobert.pipeline.planner import steps_of
-from octobert.quantization.methods import float as float_method
-from octobert.quantization.methods import static, weight_only
+from octobert.quantization.methods.float import Float
+from octobert.quantization.methods.static import Static
+from octobert.quantization.methods.weight_only import WeightOnly
 from tests.support.graphs import encoded, outputs_of, relative_error
 
 # Two float32 computations of the same products.
@@ -49,9 +50,7 @@ def table(name: str) -> capability.Capabilities:
 def test_weights_only_equals_rounded_weights_in_float(
     float_path, bert_sites, bert_ranges, tmp_path, target
 ) -> None:
-    plan = weight_only.plan(
-        bert_sites, bert_ranges, table(target), weight_only.Options(embeddings="float")
-    )
+    plan = WeightOnly(embeddings="float").plan(bert_sites, bert_ranges, table(target))
     capability.check(plan, table(target))
     quantized = {site.value: quantizer for site, quantizer in plan.quantized}
     assert len(quantized) == 12
@@ -84,7 +83,7 @@ def test_unsigned_weights_are_the_signed_ones_shifted() -> None:
 def test_the_float_method_leaves_the_graph_as_it_is(
     float_path, bert_sites, bert_ranges, tmp_path
 ) -> None:
-    plan = float_method.plan(bert_sites, bert_ranges, table("ort-cpu"), float_method.Options())
+    plan = Float().plan(bert_sites, bert_ranges, table("ort-cpu"))
     assert plan.quantized == ()
     written(float_path, plan, tmp_path / "float.onnx")
     feeds = feeds_of(encoded(), 0)
@@ -95,15 +94,11 @@ def test_the_float_method_leaves_the_graph_as_it_is(
 
 def test_a_target_has_its_own_type_of_float_parts(bert_sites, bert_ranges) -> None:
     parts = {
-        name: float_method.plan(
-            bert_sites, bert_ranges, table(name), float_method.Options()
-        ).float_parts
+        name: Float().plan(bert_sites, bert_ranges, table(name)).float_parts
         for name in ("ort-cpu", "tensorrt", "migraphx")
     }
     assert parts == {"ort-cpu": "float32", "tensorrt": "float16", "migraphx": "float16"}
-    wrong = float_method.plan(
-        bert_sites, bert_ranges, table("ort-cpu"), float_method.Options(float_parts="bfloat16")
-    )
+    wrong = Float(float_parts="bfloat16").plan(bert_sites, bert_ranges, table("ort-cpu"))
     assert capability.violations(wrong, table("ort-cpu")) == [
         "ort-cpu takes float parts of type float32 or float16, not bfloat16"
     ]
@@ -113,9 +108,7 @@ def test_bfloat16_follows_float32_and_keeps_norms(
     float_path, bert_sites, bert_ranges, tmp_path
 ) -> None:
     """ONNX Runtime has no bfloat16 on CPUs; ONNX's reference implementation has."""
-    plan = float_method.plan(
-        bert_sites, bert_ranges, table("tensorrt"), float_method.Options(float_parts="bfloat16")
-    )
+    plan = Float(float_parts="bfloat16").plan(bert_sites, bert_ranges, table("tensorrt"))
     model = written(float_path, plan, tmp_path / "short.onnx")
     for node in model.graph:
         if node.op_type == "LayerNormalization":
@@ -155,8 +148,8 @@ def test_fp8_activations_are_rounded_as_the_type_rounds(low: float, high: float)
 def test_fp8_weights_and_activations_follow_the_float_model(
     float_path, bert_sites, bert_ranges, tmp_path
 ) -> None:
-    options = static.Options(activations="float8e4m3", placement="tensorrt", float_parts="float32")
-    plan = static.plan(bert_sites, bert_ranges, table("tensorrt"), options)
+    method = Static(activations="float8e4m3", placement="tensorrt", float_parts="float32")
+    plan = method.plan(bert_sites, bert_ranges, table("tensorrt"))
     capability.check(plan, table("tensorrt"))
     model = written(float_path, plan, tmp_path / "fp8.onnx")
     pairs = [node for node in model.graph if node.op_type == "QuantizeLinear"]

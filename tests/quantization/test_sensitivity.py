@@ -15,9 +15,10 @@ from octobert.core.results import Sensitivity, SiteSensitivity
 from octobert.data.encoded import Encoded, feeds_of
 from octobert.graph import operators, qdq
 from octobert.quantization import search, sensitivity
-from octobert.quantization.methods import dynamic, static
+from octobert.quantization.methods.dynamic import Dynamic
+from octobert.quantization.methods.static import Static
 from octobert.report.plans import expected
-from tests.support.checkpoints import exact_options
+from tests.support.checkpoints import exact_method
 from tests.support.graphs import (
     capabilities,
     constant,
@@ -43,10 +44,8 @@ def encoder(captured, tmp_path_factory):
     placed = sites_of(graph)
     chosen = ranges_of(statistics_of(path, placed))
 
-    def plan(method=static, target: str = "ort-cpu", **options: object) -> QuantPlan:
-        return method.plan(
-            placed, chosen, capabilities(target), exact_options(method, target, **options)
-        )
+    def plan(method=Static, target: str = "ort-cpu", **options: object) -> QuantPlan:
+        return exact_method(method, target, **options).plan(placed, chosen, capabilities(target))
 
     return path, plan
 
@@ -86,11 +85,11 @@ def only(plan: QuantPlan, value: str) -> QuantPlan:
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        (static, {"placement": "matmul"}),
-        (static, {"placement": "qdqbert"}),
-        (static, {"placement": "qdqbert-row", "per_channel": False}),
-        (static, {"placement": "matmul-attention", "fuse_qkv": True, "weight_ranges": "mse"}),
-        (dynamic, {}),
+        (Static, {"placement": "matmul"}),
+        (Static, {"placement": "qdqbert"}),
+        (Static, {"placement": "qdqbert-row", "per_channel": False}),
+        (Static, {"placement": "matmul-attention", "fuse_qkv": True, "weight_ranges": "mse"}),
+        (Dynamic, {}),
     ],
     ids=str,
 )
@@ -102,7 +101,7 @@ def test_each_value_alone_is_as_far_from_float_as_expected(encoder, method, opti
     floats = outputs(path, some)
     assert {v.value for v in result.values} == {site.value for site, _ in plan.quantized}
     expected = {v.value: v.output_error for v in result.values}
-    alone = [name for name in expected if method is static or name.endswith("weight")]
+    alone = [name for name in expected if method is Static or name.endswith("weight")]
     measured = np.array([error_of(only(plan, name), path, floats, some) for name in alone])
     ratios = np.array([expected[name] for name in alone]) / measured
     assert spearmanr(measured, ratios * measured).statistic > 0.8
@@ -225,8 +224,8 @@ def test_values_that_are_rounded_at_run_time(encoder) -> None:
     """Per batch on ONNX Runtime; on OpenVINO per token and group of channels, of which the last may be smaller."""
     path, plan_with = encoder
     some = rows()
-    batch_wide = estimated(path, plan_with(dynamic), some)
-    per_token = estimated(path, plan_with(dynamic, "openvino-cpu", group=24), some)
+    batch_wide = estimated(path, plan_with(Dynamic), some)
+    per_token = estimated(path, plan_with(Dynamic, "openvino-cpu", group=24), some)
     name = "encoder.layer.0.output.LayerNorm"
     wide, narrow = (
         next(v for v in one.values if v.value == name) for one in (batch_wide, per_token)
@@ -266,7 +265,7 @@ def test_scales_that_a_correction_chose_count(encoder, reduce_range: bool) -> No
 
 def test_the_noise_of_weights_equals_numpy(encoder) -> None:
     path, plan_with = encoder
-    result = estimated(path, plan_with(dynamic, reduce_range=False), rows(2))
+    result = estimated(path, plan_with(Dynamic, reduce_range=False), rows(2))
     name = "encoder.layer.1.output.dense.weight"
     weight = constant(ir.load(path), name)
     step = np.abs(weight).max(axis=0) / 127

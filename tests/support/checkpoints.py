@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import string
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from octobert.core import capability, environment, plugins
 from octobert.core.heads import HEADS
+from octobert.quantization.methods import Method
 
 WORDS = tuple(
     [
@@ -343,9 +343,12 @@ def reduces(target: str = "ort-cpu") -> bool:
     )
 
 
-def exact_options(method: ModuleType, target: str = "ort-cpu", **options: object) -> Any:
-    """Options of a method with which a target's products are exact on this CPU, as a run has them."""
-    return method.Options(**{"reduce_range": reduces(target), **options})
+M = TypeVar("M", bound=Method)
+
+
+def exact_method(method: type[M], target: str = "ort-cpu", **options: object) -> M:
+    """A method with which a target's products are exact on this CPU, as a run has it."""
+    return method(**{"reduce_range": reduces(target), **options})
 
 
 def pad_of(folder: Path) -> int:

@@ -22,8 +22,8 @@ from octobert.graph.capture.capture import Captured
 from octobert.graph.passes import first_token
 from octobert.quantization import observer
 from octobert.quantization.calibrators.minmax import MinMax
-from octobert.quantization.methods import static
-from tests.support.checkpoints import batch, exact_options
+from octobert.quantization.methods.static import Static
+from tests.support.checkpoints import batch, exact_method
 
 # What random weights give for calibration and for the outputs alike, so that nothing is clipped.
 LENGTHS = (9, 4, 13, 30, 7, 22)
@@ -90,8 +90,8 @@ def plan_for(
 ) -> QuantPlan:
     """A static plan with the same range for every activation."""
     placed = sites.find_sites(model.graph, family)
-    return static.plan(
-        placed, ranges_for(placed), capabilities(target), exact_options(static, target, **options)
+    return exact_method(Static, target, **options).plan(
+        placed, ranges_for(placed), capabilities(target)
     )
 
 

@@ -28,7 +28,7 @@ from octobert.graph import qdq, sites, smoothing
 from octobert.graph.capture import capture
 from octobert.graph.passes import qordered
 from octobert.models.source import resolve
-from octobert.quantization.methods import static
+from octobert.quantization.methods.static import Static
 from octobert.targets import ort_cuda
 from octobert.targets.runtimes import ort as onnxruntime
 from tests.support.checkpoints import batch, make_checkpoint
@@ -71,7 +71,7 @@ class Written:
         self.ranges = ranges_of(statistics_of(self.float_path, self.sites))
 
     def plan(self, **options: object) -> QuantPlan:
-        plan = static.plan(self.sites, self.ranges, CUDA, static.Options(**options))
+        plan = Static(**options).plan(self.sites, self.ranges, CUDA)
         capability.check(plan, CUDA)
         return plan
 
@@ -330,7 +330,7 @@ def refusal(bert: Written, plan: QuantPlan) -> OctobertError:
 
 def test_asymmetric_activations_are_refused(golden, bert) -> None:
     cpu = plugins.load("targets", "ort-cpu").CAPABILITIES
-    plan = static.plan(bert.sites, bert.ranges, cpu, static.Options(placement="qordered"))
+    plan = Static(placement="qordered").plan(bert.sites, bert.ranges, cpu)
     with golden.raises(PlanError):
         capability.check(plan, CUDA)
     error = refusal(bert, plan)

@@ -14,7 +14,8 @@ from octobert.core.plan import GROUP_METADATA, Quantizer, QuantPlan
 from octobert.core.session import SessionEntries, SessionOptions
 from octobert.inspection import linter
 from octobert.pipeline.stages import _plans
-from octobert.quantization.methods import dynamic, weight_only
+from octobert.quantization.methods.dynamic import Dynamic
+from octobert.quantization.methods.weight_only import WeightOnly
 from octobert.targets import openvino_cpu, ort_cpu
 from octobert.targets.runtimes import openvino as runtime
 from tests.support.checkpoints import batch
@@ -37,10 +38,10 @@ def plans(bert_sites) -> dict[str, QuantPlan]:
     target = capabilities("openvino-cpu")
     empty = ranges({})
     return {
-        "weights": weight_only.plan(bert_sites, empty, target, weight_only.Options()),
-        "token": dynamic.plan(bert_sites, empty, target, dynamic.Options()),
-        "small": dynamic.plan(bert_sites, empty, target, dynamic.Options(group=16)),
-        "narrow": dynamic.plan(bert_sites, empty, target, dynamic.Options(group=16, bits=4)),
+        "weights": WeightOnly().plan(bert_sites, empty, target),
+        "token": Dynamic().plan(bert_sites, empty, target),
+        "small": Dynamic(group=16).plan(bert_sites, empty, target),
+        "narrow": Dynamic(group=16, bits=4).plan(bert_sites, empty, target),
     }
 
 
@@ -119,9 +120,7 @@ def test_weights_of_4_bits_are_those_of_numpy(float_path, bert_sites, files) -> 
 
 def test_both_runtimes_run_weights_of_4_bits(float_path, bert_sites, files, tmp_path) -> None:
     """ONNX Runtime fuses them into MatMulNBits; both stay within what 8-bit activations do to the same weights in float."""
-    plan = dynamic.plan(
-        bert_sites, ranges({}), capabilities("ort-cpu"), dynamic.Options(group=16, bits=4)
-    )
+    plan = Dynamic(group=16, bits=4).plan(bert_sites, ranges({}), capabilities("ort-cpu"))
     written(float_path, plan, tmp_path / "ort.onnx")
     optimized = tmp_path / "optimized.onnx"
     options = onnxruntime.SessionOptions()
@@ -152,8 +151,8 @@ def test_both_runtimes_run_weights_of_4_bits(float_path, bert_sites, files, tmp_
 def test_weights_of_4_bits_alone_are_multiplied_with_float_activations(
     target: str, float_path, bert_sites, tmp_path
 ) -> None:
-    options = weight_only.Options(group=16, bits=4)
-    plan = weight_only.plan(bert_sites, ranges({}), capabilities(target), options)
+    method = WeightOnly(group=16, bits=4)
+    plan = method.plan(bert_sites, ranges({}), capabilities(target))
     assert not capability.violations(plan, capabilities(target))
     session = _plans.opened(float_path, plan, {}, target, SessionEntries())
     written(float_path, plan, tmp_path / "file.onnx")
@@ -168,33 +167,33 @@ def test_weights_of_4_bits_alone_are_multiplied_with_float_activations(
     np.testing.assert_allclose(found, expected, rtol=0, atol=IN_FLOAT * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("method", [dynamic, weight_only])
+@pytest.mark.parametrize("method", [Dynamic, WeightOnly])
 def test_a_target_without_weights_of_4_bits_says_so(method, bert_sites) -> None:
     with pytest.raises(PlanError, match=r"tensorrt takes no 4-bit weights.*choose another target"):
-        method.plan(bert_sites, ranges({}), capabilities("tensorrt"), method.Options(bits=4))
+        method(bits=4).plan(bert_sites, ranges({}), capabilities("tensorrt"))
 
 
 def test_what_4_bits_are_multiplied_with_is_a_fact_of_the_target(bert_sites) -> None:
     """An NPU that takes 4-bit weights before float activations only: one line of its table."""
     npu = capabilities("openvino-npu").but(weights={"int4": ("float",)})
-    plan = weight_only.plan(bert_sites, ranges({}), npu, weight_only.Options(bits=4))
+    plan = WeightOnly(bits=4).plan(bert_sites, ranges({}), npu)
     assert {q.dtype for site, q in plan.quantized if site.role == "linear.weight"} == {"int4"}
     assert not capability.violations(plan, npu)
     with pytest.raises(PlanError, match=r"in this method.*weight-only: \{bits: 4"):
-        dynamic.plan(bert_sites, ranges({}), npu, dynamic.Options(bits=4))
-    other = dynamic.plan(bert_sites, ranges({}), capabilities("ort-cpu"), dynamic.Options(bits=4))
+        Dynamic(bits=4).plan(bert_sites, ranges({}), npu)
+    other = Dynamic(bits=4).plan(bert_sites, ranges({}), capabilities("ort-cpu"))
     assert capability.violations(other, npu)
     assert not capability.violations(capability.repaired(other, npu), npu)
 
 
 def test_ort_quantizes_per_token_before_weights_of_4_bits_only(bert_sites) -> None:
     target = capabilities("ort-cpu")
-    plan = dynamic.plan(bert_sites, ranges({}), capabilities("openvino-cpu"), dynamic.Options())
+    plan = Dynamic().plan(bert_sites, ranges({}), capabilities("openvino-cpu"))
     broken = capability.violations(plan, target)
     assert broken
     assert all("ort-cpu does not quantize activations per token" in line for line in broken)
     assert not capability.violations(capability.repaired(plan, target), target)
-    narrow = dynamic.plan(bert_sites, ranges({}), target, dynamic.Options(bits=4))
+    narrow = Dynamic(bits=4).plan(bert_sites, ranges({}), target)
     assert not capability.violations(narrow, target)
     # A target that takes neither: both are repaired.
     qnn = capabilities("qnn")
@@ -206,9 +205,7 @@ def test_ort_quantizes_per_token_before_weights_of_4_bits_only(bert_sites) -> No
 
 
 def test_groups_that_do_not_divide_a_layer_are_refused(float_path, bert_sites, tmp_path) -> None:
-    plan = dynamic.plan(
-        bert_sites, ranges({}), capabilities("ort-cpu"), dynamic.Options(group=24, bits=4)
-    )
+    plan = Dynamic(group=24, bits=4).plan(bert_sites, ranges({}), capabilities("ort-cpu"))
     with pytest.raises(PlanError, match=r"32 channels, groups of 24.*a divisor of 32"):
         written(float_path, plan, tmp_path / "refused.onnx")
 

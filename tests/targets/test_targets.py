@@ -30,7 +30,7 @@ from octobert.inspection import linter
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.pipeline.planner import run_facts
-from octobert.quantization.methods import static
+from octobert.quantization.methods.static import Static
 from octobert.targets import qnn, tensorrt
 from octobert.targets.runtimes import ort as onnxruntime
 from octobert.targets.shared.sessions import StaticShapeSession, unavailable
@@ -345,8 +345,8 @@ def test_a_profile_holds_what_is_timed_and_evaluated(everywhere: Path, tmp_path:
 
 def test_an_add_before_a_norm_is_rounded_for_migraphx(manifest: PackageManifest) -> None:
     sites = tuple(decision.site for decision in manifest.plan.decisions)
-    options = static.Options(placement="tensorrt")
-    plan = static.plan(sites, manifest.ranges, table("migraphx"), options)
+    method = Static(placement="tensorrt")
+    plan = method.plan(sites, manifest.ranges, table("migraphx"))
     capability.check(plan, table("migraphx"))
     adds = [site for site, _ in plan.quantized if site.role.startswith("residual.")]
     assert len(adds) >= 4
@@ -598,11 +598,8 @@ def manifest(everywhere: Path) -> PackageManifest:
 
 def plan_for_tensorrt(manifest: PackageManifest, **options: object) -> QuantPlan:
     sites = tuple(decision.site for decision in manifest.plan.decisions)
-    return static.plan(
-        sites,
-        manifest.ranges,
-        table("tensorrt"),
-        static.Options(**{"placement": "matmul", **options}),
+    return Static(**{"placement": "matmul", **options}).plan(
+        sites, manifest.ranges, table("tensorrt")
     )
 
 
@@ -645,7 +642,7 @@ def test_a_plan_is_repaired_and_says_so(
 def test_repairs_of_each_kind(manifest: PackageManifest) -> None:
     qnn = table("qnn")
     sites = tuple(decision.site for decision in manifest.plan.decisions)
-    plan = static.plan(sites, manifest.ranges, table("ort-cpu"), static.Options(placement="matmul"))
+    plan = Static(placement="matmul").plan(sites, manifest.ranges, table("ort-cpu"))
     narrow = plan.decisions[0]
     activation = next(d for d in plan.decisions if d.site.role == "linear.input")
     narrow = activation.model_copy(

@@ -18,7 +18,7 @@ from octobert.core.plan import Decision, Quantizer, QuantPlan
 from octobert.core.ranges import Interval, Provenance, Ranges
 from octobert.graph import operators, qdq, sites
 from octobert.models import checkpoint as checkpoints
-from octobert.quantization.methods import static
+from octobert.quantization.methods.static import Static
 from octobert.training.simulation import Simulation
 from tests.support.checkpoints import batch, pad_of, parity_feeds
 
@@ -80,9 +80,7 @@ class Case:
         self, placement: str | tuple[str, ...], target: str = "ort-cpu", **options: object
     ) -> QuantPlan:
         capabilities = plugins.load("targets", target).CAPABILITIES
-        return static.plan(
-            self.sites, self.ranges, capabilities, static.Options(placement=placement, **options)
-        )
+        return Static(placement=placement, **options).plan(self.sites, self.ranges, capabilities)
 
     def written(self, plan: QuantPlan) -> list[np.ndarray]:
         model = ir.load(self.path)
@@ -297,14 +295,11 @@ def test_a_plan_of_another_model_is_refused(case) -> None:
 
 
 def test_dynamic_activations_are_refused(case) -> None:
-    from octobert.quantization.methods import dynamic
+    from octobert.quantization.methods.dynamic import Dynamic
 
     subject = case("bert")
-    plan = dynamic.plan(
-        subject.sites,
-        subject.ranges,
-        plugins.load("targets", "ort-cpu").CAPABILITIES,
-        dynamic.Options(),
+    plan = Dynamic().plan(
+        subject.sites, subject.ranges, plugins.load("targets", "ort-cpu").CAPABILITIES
     )
     with pytest.raises(PlanError, match=r"needs fixed ranges .*use the method static"):
         Simulation(subject.model(), plan, subject.family)
@@ -323,11 +318,8 @@ def test_learned_ranges_and_scales_come_out_as_they_are_simulated(case) -> None:
     ranges = Ranges(
         calibrator="", options={}, intervals=simulation.intervals(), provenance=PROVENANCE
     )
-    plan = static.plan(
-        subject.sites,
-        ranges,
-        plugins.load("targets", "ort-cpu").CAPABILITIES,
-        static.Options(placement="qdqbert"),
+    plan = Static(placement="qdqbert").plan(
+        subject.sites, ranges, plugins.load("targets", "ort-cpu").CAPABILITIES
     )
     graph = ir.load(subject.path)
     nodes = {str(node.name): node for node in graph.graph}

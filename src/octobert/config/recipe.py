@@ -214,14 +214,13 @@ class Recipe(FrozenModel):
             method.get(key) if isinstance(method, Mapping) else getattr(method, key, default)
             for key, default in (("name", method), ("options", None))
         )
-        module, chosen, tables = _chosen(name, options, targets) or (None, None, [])
-        kinds = module.observed_kinds(chosen, tables) if module else ()
+        chosen, tables = _chosen(name, options, targets) or (None, [])
+        kinds = chosen.observed_kinds(tables) if chosen else ()
         if any(kind.startswith("residual.") for kind in kinds):
             raw = {"calibrate": Choice(name="mse"), **raw}
         if name == "float" or raw.get("qat") is not None:
             return {"transforms": (), "corrections": (), **raw}
-        smoothed = getattr(module, "smoothed", None)
-        if smoothed is not None and not any(smoothed(chosen, table) for table in tables):
+        if chosen and not any(chosen.smoothed(table) for table in tables):
             return {"transforms": (), **raw}
         if any(table.device != "CPU" for table in tables):
             everywhere = [
@@ -339,19 +338,18 @@ class Recipe(FrozenModel):
         return value
 
 
-def _chosen(method: Any, options: Any, targets: Any) -> tuple[Any, Any, list[Any]] | None:
-    """Return a method, its options, and the capabilities of targets; None where one is wrong, which others report."""
+def _chosen(method: Any, options: Any, targets: Any) -> tuple[Any, list[Any]] | None:
+    """Return a method with its options, and the capabilities of targets; None where one is wrong, which others report."""
     listed = [targets] if isinstance(targets, str) else targets
     names = plugins.names("targets")
     known = isinstance(listed, list | tuple) and all(name in names for name in listed)
     if not known or method not in plugins.names("methods"):
         return None
-    module = plugins.load("methods", method)
     try:
-        chosen = module.Options.model_validate(options or {})
+        chosen = plugins.options_of("methods", method).model_validate(options or {})
     except ValueError:
         return None
-    return module, chosen, [plugins.load("targets", name).CAPABILITIES for name in listed]
+    return chosen, [plugins.load("targets", name).CAPABILITIES for name in listed]
 
 
 def plugin_families() -> dict[str, str]:

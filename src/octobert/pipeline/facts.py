@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from octobert import targets
-from octobert.config.loading import options_of
 from octobert.config.measuring import Benchmark
 from octobert.config.recipe import Choice, Recipe
 from octobert.config.rows import AUTO
@@ -31,6 +30,7 @@ from octobert.models.source import ModelSource, read_metadata
 from octobert.pipeline import preflight, user_model
 from octobert.pipeline.contract import ScoredTask, TaskSpec
 from octobert.quantization import methods
+from octobert.quantization.methods import Method
 from octobert.targets import runtimes
 from octobert.tasks import (
     MetricSpecs,
@@ -106,15 +106,12 @@ class RunFacts:
         return canonical_digest(self.here.model_dump(mode="json"))
 
     def method(self, target: str) -> Choice:
-        """The method with `reduce_range: auto` decided: it depends on the CPU, and so must the key. Trained weights are
-        symmetric."""
-        choice, capabilities = self.recipe.quantize, targets.load(target).CAPABILITIES
-        options = options_of(choice, "methods")
-        if options.reduce_range == "auto":
-            options = options.replaced(reduce_range=saturates(capabilities, self.here.features))
-        if self.recipe.qat is not None and options.weights_symmetric == "auto":
-            options = options.replaced(weights_symmetric=True)
-        return Choice(name=choice.name, options=options.model_dump(mode="json"))
+        """The method with all decided that depends on the CPU, as the key must."""
+        decided = self._method.decide(
+            saturates=saturates(targets.load(target).CAPABILITIES, self.here.features),
+            trained=self.recipe.qat is not None,
+        )
+        return Choice(name=self.recipe.quantize.name, options=decided.model_dump(mode="json"))
 
     def session(self, target: str) -> SessionEntries:
         """What the recipe sets for sessions of a target."""
@@ -140,9 +137,12 @@ class RunFacts:
 
     def float_parts(self, target: str) -> FloatType:
         """The type of the operators of a target's model that are not quantized."""
-        return methods.float_parts(
-            options_of(self.recipe.quantize, "methods"), targets.load(target).CAPABILITIES
-        )
+        return self._method.float_type(targets.load(target).CAPABILITIES)
+
+    @property
+    def _method(self) -> Method:
+        """The recipe's own."""
+        return methods.PLUGINS.make(self.recipe.quantize.name, self.recipe.quantize.options)
 
     def shape(self, target: str) -> StaticShape | None:
         """The shape that a target's model is made for, and shorter ones, or the largest one; None where it is free."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from octobert import targets
-from octobert.config.loading import options_of
 from octobert.config.recipe import Recipe
 from octobert.config.rows import RowSelection
 from octobert.config.training import Finetune, Qat, Training
@@ -338,8 +337,5 @@ def observe_graph(
 def observed_kinds(recipe: Recipe) -> tuple[str, ...]:
     """Return the kinds of sites that the recipe's method needs ranges of, for any of its targets."""
     capabilities = [targets.load(name).CAPABILITIES for name in recipe.targets]
-    return tuple(
-        methods.load(recipe.quantize.name).observed_kinds(
-            options_of(recipe.quantize, "methods"), capabilities
-        )
-    )
+    method = methods.PLUGINS.make(recipe.quantize.name, recipe.quantize.options)
+    return method.observed_kinds(capabilities)

@@ -6,7 +6,6 @@ import importlib.util
 
 from octobert import targets
 from octobert.config.choosing import Accuracy
-from octobert.config.loading import options_of
 from octobert.config.recipe import Recipe
 from octobert.config.training import Finetune, Qat, TrainingSettings
 from octobert.core import environment
@@ -21,6 +20,7 @@ from octobert.models import checkpoint, heads, weights
 from octobert.models.pooling import pooler_of
 from octobert.models.source import ModelSource
 from octobert.quantization import methods
+from octobert.quantization.methods.static import WHERE, Static
 from octobert.quantization.observer import check_provider
 from octobert.report import vendor
 from octobert.targets import runtimes
@@ -174,7 +174,8 @@ def _check_opset(capabilities: Capabilities, opset: int | None) -> None:
 
 def _check_float_parts(recipe: Recipe, capabilities: Capabilities) -> None:
     """Refuse a type of float operators that would change nothing: the file stays float32, and this machine computes in that."""
-    parts = methods.float_parts(options_of(recipe.quantize, "methods"), capabilities)
+    method = methods.PLUGINS.make(recipe.quantize.name, recipe.quantize.options)
+    parts = method.float_type(capabilities)
     if (
         parts in capabilities.float_parts.in_files
         or parts not in capabilities.float_parts.by_options
@@ -201,18 +202,18 @@ def _check_entries(capabilities: Capabilities, entries: SessionEntries) -> None:
 
 def _check_trained_types(recipe: Recipe) -> None:
     """Refuse types of values that training does not round to."""
-    options, where = options_of(recipe.quantize, "methods"), "quantize.static"
-    if options.activations == "float8e4m3":
+    method = Static.model_validate(recipe.quantize.options)
+    if method.activations == "float8e4m3":
         raise RecipeError(
             "training rounds to integers only",
-            where=f"{where}.activations",
+            where=f"{WHERE}.activations",
             got="float8e4m3",
             fix="use an integer type, or no qat",
         )
-    if options.weights_symmetric is False:
+    if method.weights_symmetric is False:
         raise RecipeError(
             "training rounds weights symmetrically only",
-            where=f"{where}.weights_symmetric",
+            where=f"{WHERE}.weights_symmetric",
             got="false",
             fix="remove it, or use no qat",
         )

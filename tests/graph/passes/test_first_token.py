@@ -16,8 +16,9 @@ from octobert.graph.capture import shapes
 from octobert.graph.capture.pooling import append_pooling_
 from octobert.graph.passes import cpu, first_token
 from octobert.models.pooling import Pooler
-from octobert.quantization.methods import dynamic, static
-from tests.support.checkpoints import FEW_HEADS, exact_options, pad_of
+from octobert.quantization.methods.dynamic import Dynamic
+from octobert.quantization.methods.static import Static
+from tests.support.checkpoints import FEW_HEADS, exact_method, pad_of
 from tests.support.graphs import REORDERED, capabilities, outputs_on_batches, ranges_for, sliced
 
 FAMILIES = plugins.names("families")
@@ -66,8 +67,8 @@ def test_8_bit_outputs_stay_the_same(
 ) -> None:
     bert, model = captured(name), captured(name).model.clone()
     placed = sites.find_sites(model.graph, bert.family)
-    options = exact_options(static, placement=placement)
-    qdq.write(model, static.plan(placed, ranges_for(placed), capabilities("ort-cpu"), options))
+    method = exact_method(Static, placement=placement)
+    qdq.write(model, method.plan(placed, ranges_for(placed), capabilities("ort-cpu")))
     ours, count = sliced(model)
     assert count == PRODUCTS.get(name, WHOLE_LAYER)
     pad_id = pad_of(checkpoint(name))
@@ -82,7 +83,7 @@ def test_what_is_exported_states_true_shapes(captured, tmp_path, capfd, name: st
     placed = sites.find_sites(model.graph, bert.family)
     qdq.write(
         model,
-        static.plan(placed, ranges_for(placed), capabilities("ort-cpu"), exact_options(static)),
+        exact_method(Static).plan(placed, ranges_for(placed), capabilities("ort-cpu")),
     )
     assert first_token.slice_first_token_(model)
     cpu.vectorize_norms_(model)
@@ -105,7 +106,7 @@ def test_operators_still_read_pairs(captured) -> None:
     placed = sites.find_sites(model.graph, bert.family)
     qdq.write(
         model,
-        static.plan(placed, ranges_for(placed), capabilities("ort-cpu"), exact_options(static)),
+        exact_method(Static).plan(placed, ranges_for(placed), capabilities("ort-cpu")),
     )
     ours, _ = sliced(model)
     behind = Counter(
@@ -131,7 +132,7 @@ def test_operators_still_read_pairs(captured) -> None:
 def test_dynamic_scales_are_those_of_the_row(captured, tmp_path) -> None:
     bert, model = captured("bert"), captured("bert").model.clone()
     placed = sites.find_sites(model.graph, bert.family)
-    qdq.write(model, dynamic.plan(placed, None, capabilities("ort-cpu"), exact_options(dynamic)))
+    qdq.write(model, exact_method(Dynamic).plan(placed, None, capabilities("ort-cpu")))
     ours, count = sliced(model)
     assert count == WHOLE_LAYER
     exact = outputs_on_batches(bert.model, tmp_path, 0)

@@ -23,8 +23,9 @@ from octobert.graph.capture.capture import Captured
 from octobert.graph.capture.pooling import append_pooling_
 from octobert.graph.passes import float16
 from octobert.models.pooling import pooler_of
-from octobert.quantization.methods import dynamic, static
-from tests.support.checkpoints import exact_options
+from octobert.quantization.methods.dynamic import Dynamic
+from octobert.quantization.methods.static import Static
+from tests.support.checkpoints import exact_method
 from tests.support.graphs import (
     capabilities,
     encoded,
@@ -184,9 +185,7 @@ def test_float16_follows_float32(tiny, tmp_path, family, head) -> None:
 def test_a_quantized_graph_in_float16(classifier, placed, measured, tmp_path, options) -> None:
     paths, models = [], []
     for parts in ("float32", "float16"):
-        plan = static.plan(
-            placed, measured, capabilities("ort-cpu"), static.Options(**options, float_parts=parts)
-        )
+        plan = Static(**options, float_parts=parts).plan(placed, measured, capabilities("ort-cpu"))
         assert QuantPlan.model_validate_json(plan.model_dump_json()).float_parts == parts
         models.append(ir.load(classifier.path))
         write_(models[-1], plan)
@@ -225,9 +224,9 @@ def test_weights_are_integers_times_the_scale_in_the_file(
     weight = ir.load(classifier.path).graph.initializers[name].const_value.numpy()
     integers = {}
     for form in ("integers", "pair"):
-        chosen = static.Options(weight_form=form, float_parts="float16")
+        chosen = Static(weight_form=form, float_parts="float16")
         model = ir.load(classifier.path)
-        write_(model, static.plan(placed, measured, capabilities("ort-cpu"), chosen))
+        write_(model, chosen.plan(placed, measured, capabilities("ort-cpu")))
         scale = model.graph.initializers[f"{name}.scale"].const_value.numpy()
         assert scale.dtype == np.float16
         stored = (
@@ -252,8 +251,8 @@ def test_openvino_reads_the_same_file(classifier, placed, measured, tmp_path) ->
     results = []
     for parts in ("float32", "float16"):
         model = ir.load(classifier.path)
-        options = exact_options(static, "openvino-cpu", float_parts=parts)
-        write_(model, static.plan(placed, measured, target.CAPABILITIES, options))
+        method = exact_method(Static, "openvino-cpu", float_parts=parts)
+        write_(model, method.plan(placed, measured, target.CAPABILITIES))
         checked(model, tmp_path / f"{parts}.onnx")
         results.append(
             target.open_session(tmp_path / f"{parts}.onnx", SessionOptions()).run(classifier.feeds)[
@@ -475,7 +474,7 @@ def test_scales_that_float16_would_lose(classifier, placed, measured, tmp_path) 
     zeroed[:, 0] = 0.0
     value.const_value = ir.tensor(zeroed, name=weights[1].value)
     operators.save(model, tmp_path / "small.onnx")
-    plan = static.plan(placed, measured, capabilities("ort-cpu"), static.Options())
+    plan = Static().plan(placed, measured, capabilities("ort-cpu"))
     activation = next(
         s.value for s, q in plan.quantized if s.role == "linear.input" and s.part == "ffn_down"
     )
@@ -508,7 +507,7 @@ def test_scales_that_float16_would_lose(classifier, placed, measured, tmp_path) 
 def test_dynamically_quantized_activations_are_refused(
     golden, classifier, placed, measured
 ) -> None:
-    plan = dynamic.plan(placed, measured, capabilities("ort-cpu"), dynamic.Options())
+    plan = Dynamic().plan(placed, measured, capabilities("ort-cpu"))
     model = ir.load(classifier.path)
     with golden.raises(ModelError):
         write_(model, plan.model_copy(update={"float_parts": "float16"}))

@@ -17,7 +17,8 @@ from octobert.core.ranges import Ranges
 from octobert.graph import operators, parity, qdq, sites
 from octobert.graph.passes import float16, fusion
 from octobert.models import families
-from octobert.quantization.methods import dynamic, static
+from octobert.quantization.methods.dynamic import Dynamic
+from octobert.quantization.methods.static import Static
 from tests.support.checkpoints import pad_of, parity_feeds
 from tests.support.graphs import ranges_of, statistics_of
 
@@ -77,7 +78,7 @@ def quantized(captured, tmp_path_factory) -> Callable[..., ir.Model]:
 
     def get(**options: object) -> ir.Model:
         model = ir.load(path)
-        qdq.write(model, static.plan(placed, ranges, capabilities, static.Options(**options)))
+        qdq.write(model, Static(**options).plan(placed, ranges, capabilities))
         return model
 
     return get
@@ -130,9 +131,7 @@ def test_a_dynamically_quantized_graph_computes_the_same(captured) -> None:
     unfused = captured("bert", HEAD).model.clone()
     placed = sites.find_sites(unfused.graph, captured("bert", HEAD).family)
     capabilities = targets.load("ort-cpu").CAPABILITIES
-    qdq.write(
-        unfused, dynamic.plan(placed, None, capabilities, dynamic.Options(embeddings="float"))
-    )
+    qdq.write(unfused, Dynamic(embeddings="float").plan(placed, None, capabilities))
     fused = fusion.fuse(unfused, FEEDS)
     assert fused.counts == counts()
     assert fused.parity.tolerance == fusion.ROUNDED

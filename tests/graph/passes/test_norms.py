@@ -14,8 +14,8 @@ from octobert.graph import operators, sites
 from octobert.graph.passes import cpu
 from octobert.pipeline import planner
 from octobert.pipeline.stages import export
-from octobert.quantization.methods import static
-from tests.support.checkpoints import FEW_HEADS, exact_options, pad_of
+from octobert.quantization.methods.static import Static
+from tests.support.checkpoints import FEW_HEADS, exact_method, pad_of
 from tests.support.graphs import REORDERED, capabilities, outputs_on_batches, ranges_for, sliced
 
 # MobileBERT's norms are a scale and a shift, except the norm of its head; others have RMS norms.
@@ -118,11 +118,8 @@ def test_files_for_other_runtimes_and_in_float16_keep_their_norms(
 ) -> None:
     bert, table = captured("bert"), capabilities("ort-cpu")
     placed = sites.find_sites(bert.model.graph, bert.family)
-    options = exact_options(static, placement=placement, float_parts=float_parts)
-    assert (
-        export.is_for_it_alone(static.plan(placed, ranges_for(placed), table, options), table)
-        == own
-    )
+    method = exact_method(Static, placement=placement, float_parts=float_parts)
+    assert export.is_for_it_alone(method.plan(placed, ranges_for(placed), table), table) == own
 
 
 def test_it_depends_on_the_cores_and_so_does_the_key(monkeypatch, checkpoint, pairs) -> None:

@@ -20,9 +20,10 @@ from octobert.inspection import linter
 from octobert.inspection.profilers import ort as profiler
 from octobert.pipeline import planner
 from octobert.pipeline.stages import export
-from octobert.quantization.methods import dynamic, static
+from octobert.quantization.methods.dynamic import Dynamic
+from octobert.quantization.methods.static import Static
 from octobert.targets import ort_cpu
-from tests.support.checkpoints import exact_options
+from tests.support.checkpoints import exact_method
 from tests.support.graphs import capabilities, encoded, plan_for, ranges_for
 
 # ONNX Runtime runs the same operators in both forms; only the order of float sums may differ.
@@ -112,7 +113,7 @@ def test_dynamic_activations_are_integer_operators_already(captured) -> None:
     placed = sites.find_sites(model.graph, got.family)
     qdq.write(
         model,
-        dynamic.plan(placed, nothing, capabilities("ort-cpu"), exact_options(dynamic, "ort-cpu")),
+        exact_method(Dynamic, "ort-cpu").plan(placed, nothing, capabilities("ort-cpu")),
     )
     before = Counter(node.op_type for node in model.graph)
     assert cpu.rewrite_products_(model) == 0
@@ -166,7 +167,7 @@ def test_auto_takes_them_where_all_products_are_computed_so(
 ) -> None:
     bert, table = captured("bert"), capabilities(target)
     placed = sites.find_sites(bert.model.graph, bert.family)
-    plan = static.plan(placed, ranges_for(placed), table, exact_options(static, **options))
+    plan = exact_method(Static, **options).plan(placed, ranges_for(placed), table)
     assert export.takes_integer_operators(plan, table) == taken
 
 

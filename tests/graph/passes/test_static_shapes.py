@@ -16,8 +16,8 @@ from octobert.core.errors import ModelError
 from octobert.graph import operators as ops
 from octobert.graph import qdq, sites
 from octobert.graph.passes.npu import make_static_, matmul_add_to_gemm_
-from octobert.quantization.methods import static
-from tests.support.checkpoints import batch, exact_options, pad_of
+from octobert.quantization.methods.static import Static
+from tests.support.checkpoints import batch, exact_method, pad_of
 from tests.support.graphs import (
     SAME,
     assert_static,
@@ -51,10 +51,8 @@ def made(captured, checkpoint, tmp_path_factory) -> Callable[[str, str], tuple[P
             if form != "float":
                 model = ir.load(paths[name, form])
                 placed = sites.find_sites(model.graph, source.family)
-                options = exact_options(static, **({} if form == "int8" else {"activations": form}))
-                qdq.write(
-                    model, static.plan(placed, ranges_for(placed), capabilities("ort-cpu"), options)
-                )
+                method = exact_method(Static, **({} if form == "int8" else {"activations": form}))
+                qdq.write(model, method.plan(placed, ranges_for(placed), capabilities("ort-cpu")))
                 ops.save(model, paths[name, form])
         return paths[name, form], pad_of(checkpoint(name, "embedding"))
 

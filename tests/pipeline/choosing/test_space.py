@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from octobert import targets
-from octobert.config.loading import options_of, parse
+from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
 from octobert.core import capability
 from octobert.core.axes import Axis
@@ -74,10 +74,8 @@ def test_every_declared_value_makes_a_plan_that_its_target_takes(target: str, be
                 )
                 if changes and not any(key.startswith("quantize.") for key in changes):
                     continue
-                chosen = methods.load(made.quantize.name)
-                plan = chosen.plan(
-                    bert_sites, ranges_for(bert_sites), table, options_of(made.quantize, "methods")
-                )
+                chosen = methods.PLUGINS.make(made.quantize.name, made.quantize.options)
+                plan = chosen.plan(bert_sites, ranges_for(bert_sites), table)
                 assert form.why_not or capability.violations(plan, table) == []
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from octobert.core.capability import Capabilities
-from octobert.core.plan import QuantPlan, Site
+from octobert.core.plan import FloatType, QuantPlan, Site
 from octobert.core.ranges import Ranges
-from octobert.quantization.methods import static
+from octobert.quantization.methods.static import Static
 
 
-class Options(static.Options):
-    """Options of the static method.
+class WithoutFirstLayer(Static):
+    """Static quantization of all layers but the first.
 
     Args:
         disable: patterns of modules that stay float.
@@ -19,16 +19,12 @@ class Options(static.Options):
 
     disable: tuple[str, ...] = ("layer.0",)
 
+    def plan(
+        self, sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities
+    ) -> QuantPlan:
+        """Return the plan of the static method under this method's name."""
+        plan = super().plan(sites, ranges, capabilities)
+        return plan.model_copy(update={"method": "extra-method"})
 
-def observed_kinds(options: Options, targets: Sequence[Capabilities]) -> tuple[str, ...]:
-    """Return the kinds that the static method observes."""
-    return static.observed_kinds(options, targets)
-
-
-def plan(
-    sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Options
-) -> QuantPlan:
-    """Return the plan of the static method under this method's name."""
-    return static.plan(sites, ranges, capabilities, options).model_copy(
-        update={"method": "extra-method"}
-    )
+    def offer(self, capabilities: Capabilities, problems: Mapping[FloatType, str | None]) -> None:
+        """Offer nothing: what a search may vary of the static method is named by its keys."""

@@ -103,9 +103,9 @@ def precision_of(recipe: Recipe) -> str:
 
 def _form_of(recipe: Recipe) -> Form | None:
     """The form of a recipe's models: of those whose options the recipe has, the one with the most."""
-    chosen = options_of(recipe.quantize, "methods")
-    parts = methods.float_parts(chosen, targets.load(recipe.targets[0]).CAPABILITIES)
-    options = {**chosen.model_dump(mode="json"), "float_parts": parts}
+    method = methods.PLUGINS.make(recipe.quantize.name, recipe.quantize.options)
+    parts = method.float_type(targets.load(recipe.targets[0]).CAPABILITIES)
+    options = {**method.model_dump(mode="json"), "float_parts": parts}
     forms = _forms(recipe, recipe.quantize.name, recipe.targets[0])
     fitting = [form for form in forms if form.options.items() <= options.items()]
     return max(fitting, key=lambda form: len(form.options), default=None)
@@ -307,12 +307,8 @@ def _offered_for(recipe: Recipe, variant: Variant) -> Offer | None:
 def _offered(method: Choice, target: str) -> Offer | None:
     """What a method offers for a target."""
     capabilities = targets.load(target).CAPABILITIES
-    return methods.offer(
-        method.name,
-        options_of(method, "methods"),
-        capabilities,
-        runtimes.float_problems(capabilities),
-    )
+    made = methods.PLUGINS.make(method.name, method.options)
+    return made.offer(capabilities, runtimes.float_problems(capabilities))
 
 
 def _saves(recipe: Recipe, form: Form) -> bool:

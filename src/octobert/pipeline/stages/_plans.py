@@ -10,30 +10,28 @@ import onnx
 import onnx_ir as ir
 
 from octobert import targets
-from octobert.config.recipe import Choice
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Ranges
 from octobert.core.session import Session, SessionEntries, SessionOptions
 from octobert.graph import operators, qdq, sites
 from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import CapturedModel
-from octobert.quantization import apply_corrections, methods
+from octobert.quantization import apply_corrections
 from octobert.quantization.corrections import LayerChange
+from octobert.quantization.methods import Method
 from octobert.targets import runtimes
 
 
 def plan_of(
-    capture: CapturedModel, graph: Path, ranges: Ranges, target: str, method: Choice
+    capture: CapturedModel, graph: Path, ranges: Ranges, target: str, method: Method
 ) -> QuantPlan:
     """The plan that a method makes of a float graph for a target.
 
     Args:
         graph: the float graph.
     """
-    planner = methods.load(method.name)
     all_sites = sites.find_sites(ir.load(graph).graph, capture.family)
-    options = planner.Options.model_validate(method.options)
-    return planner.plan(all_sites, ranges, targets.load(target).CAPABILITIES, options)
+    return method.plan(all_sites, ranges, targets.load(target).CAPABILITIES)
 
 
 def opened(

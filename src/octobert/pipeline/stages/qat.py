@@ -29,6 +29,7 @@ from octobert.pipeline.artifacts import (
 )
 from octobert.pipeline.contract import Context, Summary, stage
 from octobert.pipeline.stages import _plans, finetune
+from octobert.quantization import methods
 from octobert.training.distributed import is_first
 
 
@@ -60,7 +61,9 @@ def run(
     graph = float_graph.file
     plan = union(
         [
-            _plans.plan_of(capture, graph, before, name, method)
+            _plans.plan_of(
+                capture, graph, before, name, methods.PLUGINS.make(method.name, method.options)
+            )
             for name, method in lesson.methods.items()
         ]
     )

@@ -30,7 +30,7 @@ from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import Calibrated, CapturedModel, FloatGraph, Planned, Rows
 from octobert.pipeline.contract import Context, Summary, TaskSpec, stage
 from octobert.pipeline.stages import _plans
-from octobert.quantization import apply_corrections, observer
+from octobert.quantization import apply_corrections, methods, observer
 from octobert.quantization import sensitivity as estimating
 from octobert.quantization.corrections import PLUGINS, LayerChange
 
@@ -67,7 +67,8 @@ def run(
         seed: draws the rows of the estimate.
     """
     graph = float_graph.file
-    plan = _plans.plan_of(capture, graph, ranges.ranges, target, method)
+    planner = methods.PLUGINS.make(method.name, method.options)
+    plan = _plans.plan_of(capture, graph, ranges.ranges, target, planner)
     capabilities = targets.load(target).CAPABILITIES
     if repair:
         plan = capability.repaired(plan, capabilities)

@@ -19,7 +19,7 @@ from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import CapturedModel, FloatGraph, Rows, Statistics
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec, stage
 from octobert.pipeline.stages import _plans
-from octobert.quantization import sensitivity
+from octobert.quantization import methods, sensitivity
 from octobert.quantization.calibrators import PLUGINS
 from octobert.tasks import Result
 
@@ -60,6 +60,7 @@ def run(
     statistics = observed.tensors()
     graph = float_graph.file
     fidelity_name = ""
+    planner = methods.PLUGINS.make(method.name, method.options)
     swept = []
     for number, choice in enumerate(calibrators):
         label = choice.name + "".join(f" {value}" for value in choice.options.values())
@@ -67,7 +68,7 @@ def run(
         context.progress(f"sweeping: {label}", number, len(calibrators))
         try:
             ranges = _ranges(choice, statistics)
-            plan = _plans.plan_of(capture, graph, ranges, target, method)
+            plan = _plans.plan_of(capture, graph, ranges, target, planner)
         except DataError as error:
             swept.append(Swept(calibrator=label, setting=setting, problem=str(error)))
             continue

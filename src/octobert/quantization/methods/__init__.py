@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Self
 
 from octobert.core import plugins
 from octobert.core.axes import Offer
@@ -11,30 +12,14 @@ from octobert.core.capability import Capabilities
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import FloatType, QuantPlan, Site
 from octobert.core.ranges import Ranges
-from octobert.quantization.methods import _common
 
 
-class Method(Protocol):
-    """The module of a method. With a function `offer`, as below without `name`, searches try the method as well.
+class Method(FrozenModel, ABC):
+    """From sites and ranges to a plan. The fields of a method are its options; every one has a default."""
 
-    A function `smoothed(options, capabilities)` says whether smoothing helps its plans for a target; without it, it does.
-
-    Attributes:
-        Options: the model of its options. Every option has a default.
-    """
-
-    Options: type[FrozenModel]
-
-    def observed_kinds(self, options: Any, targets: Sequence[Capabilities]) -> tuple[str, ...]:
-        """Return patterns for the kinds of sites that need calibrated ranges; empty where none do.
-
-        Args:
-            options: an instance of this module's `Options`.
-            targets: the targets that plans are made for; one observation serves all of them.
-        """
-
+    @abstractmethod
     def plan(
-        self, sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities, options: Any
+        self, sites: tuple[Site, ...], ranges: Ranges, capabilities: Capabilities
     ) -> QuantPlan:
         """Make a plan: a decision for every site.
 
@@ -42,28 +27,48 @@ class Method(Protocol):
             sites: all sites of the graph.
             ranges: calibrated intervals, at least of the sites of `observed_kinds`.
             capabilities: of the target.
-            options: an instance of this module's `Options`.
 
         Raises:
             PlanError: options contradict each other or match no site, or a range is missing.
         """
 
+    def observed_kinds(self, targets: Sequence[Capabilities]) -> tuple[str, ...]:
+        """Return patterns for the kinds of sites that need calibrated ranges; by default none do.
 
-_PLUGINS = plugins.Family[Method]("methods")
-names, load, each = _PLUGINS.names, _PLUGINS.load, _PLUGINS.each
-float_parts = _common.float_parts
+        Args:
+            targets: the targets that plans are made for; one observation serves all of them.
+        """
+        return ()
+
+    def decide(self, *, saturates: bool, trained: bool) -> Self:
+        """Return the method without options that are `auto` and depend on more than the target.
+
+        Args:
+            saturates: 8-bit products saturate on this CPU.
+            trained: the weights were trained for this method.
+        """
+        return self
+
+    def float_type(self, capabilities: Capabilities) -> FloatType:
+        """Return the type of the operators that plans for a target leave in float."""
+        return "float32"
+
+    def smoothed(self, capabilities: Capabilities) -> bool:
+        """Return whether smoothing helps plans for a target."""
+        return True
+
+    def offer(
+        self, capabilities: Capabilities, problems: Mapping[FloatType, str | None]
+    ) -> Offer | None:
+        """Return what a search may try, which begins with these options; None where the method is used by name only.
+
+        Args:
+            capabilities: of the target.
+            problems: types in which the target computes float operators → why not on this machine, or None.
+        """
+        return None
 
 
-def offer(
-    name: str, options: Any, capabilities: Capabilities, problems: Mapping[FloatType, str | None]
-) -> Offer | None:
-    """Return what a method offers to a search, or None if it says nothing of searches.
-
-    Args:
-        name: of the method.
-        options: an instance of its `Options`: where the search begins.
-        capabilities: of the target.
-        problems: types in which the target computes float operators → why not on this machine, or None.
-    """
-    declared = getattr(load(name), "offer", None)
-    return None if declared is None else declared(options, capabilities, problems)
+# mypy takes no abstract class for a `type[C]`; only subclasses are made.
+PLUGINS = plugins.Classes("methods", Method)  # type: ignore[type-abstract]
+names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each

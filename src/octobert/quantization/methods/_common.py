@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Literal, cast
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -12,9 +12,9 @@ from octobert.core.axes import Axis, Form, Offer
 from octobert.core.capability import Capabilities
 from octobert.core.errors import PlanError, did_you_mean
 from octobert.core.family import LINEAR_PARTS, NORM_PARTS
-from octobert.core.frozen import FrozenModel
 from octobert.core.plan import ROLES, Decision, FloatType, Placement, Quantizer, QuantPlan, Site
 from octobert.quantization import placements
+from octobert.quantization.methods import Method
 
 AUTO = "auto"
 _NORMS = (*NORM_PARTS, "final_norm")
@@ -149,8 +149,11 @@ def _matched(pattern: str, sites: Sequence[Site], where: str) -> set[Site]:
     return matched
 
 
-class LinearOptions(FrozenModel):
-    """The options of methods that quantize linear layers and nothing else.
+class LinearMethod(Method):
+    """A method that quantizes linear layers, heads where they are enabled, and word embeddings.
+
+    Attributes:
+        name: of the plugin.
 
     Args:
         bits: of the weights of linear layers. 4 bits have one scale per group of input channels, take half of the bytes, and
@@ -166,6 +169,8 @@ class LinearOptions(FrozenModel):
         enable: patterns of modules that are quantized whatever else applies; heads are float unless enabled.
     """
 
+    name: ClassVar[str]
+
     bits: Literal[8, 4] = 8
     group: int = Field(default=128, ge=16, le=1024)
     per_channel: bool = True
@@ -175,54 +180,112 @@ class LinearOptions(FrozenModel):
     disable: tuple[str, ...] = ()
     enable: tuple[str, ...] = ()
 
+    def decide(self, *, saturates: bool, trained: bool) -> Self:
+        """Return the method with `reduce_range` decided."""
+        return self.replaced(reduce_range=saturates) if self.reduce_range == "auto" else self
 
-def linear_weight(
-    options: LinearOptions,
-    capabilities: Capabilities,
-    before: Literal["token", "float"],
-    method: str,
-) -> Quantizer:
-    """Return the quantizer of the weights of linear layers, of 8 bits or 4.
+    def linear_weight(
+        self, capabilities: Capabilities, before: Literal["token", "float"]
+    ) -> Quantizer:
+        """Return the quantizer of the weights of linear layers, of 8 bits or 4.
 
-    Args:
-        before: the activations that they are multiplied with, as `Weights.int4` names them.
-        method: for errors.
+        Args:
+            before: the activations that they are multiplied with, as `Weights.int4` names them.
 
-    Raises:
-        PlanError: the target takes no 4-bit weights, or none behind such activations.
-    """
-    if options.bits == 8:
-        return weight(options, capabilities)
-    taken = capabilities.weights.int4
-    if before not in taken:
-        kinds = {"token": "dynamic", "float": "weight-only"}
-        others = " or ".join(f"quantize: {{{kinds[kind]}: {{bits: 4}}}}" for kind in taken)
-        raise PlanError(
-            f"{capabilities.name} takes no 4-bit weights{' in this method' if taken else ''}",
-            where=f"quantize.{method}.bits",
-            expected="8",
-            fix=f"set it to 8, or {others or 'choose another target'} (octobert targets --json lists what each takes)",
+        Raises:
+            PlanError: the target takes no 4-bit weights, or none behind such activations.
+        """
+        if self.bits == 8:
+            return Quantizer(
+                dtype=capabilities.weights.types[0],
+                symmetric=True,
+                axis=capabilities.weights.axis if self.per_channel else None,
+                weight_ranges=self.weight_ranges,
+                reduce_range=self.reduce_range is True,
+            )
+        taken = capabilities.weights.int4
+        if before not in taken:
+            kinds = {"token": "dynamic", "float": "weight-only"}
+            others = " or ".join(f"quantize: {{{kinds[kind]}: {{bits: 4}}}}" for kind in taken)
+            raise PlanError(
+                f"{capabilities.name} takes no 4-bit weights{' in this method' if taken else ''}",
+                where=f"quantize.{self.name}.bits",
+                expected="8",
+                fix=f"set it to 8, or {others or 'choose another target'} (octobert targets --json lists what each takes)",
+            )
+        return Quantizer(
+            dtype="int4",
+            symmetric=True,
+            axis=1,
+            group=self.group,
+            weight_ranges=self.weight_ranges,
         )
-    ranges = options.weight_ranges
-    return Quantizer(
-        dtype="int4", symmetric=True, axis=1, group=options.group, weight_ranges=ranges
-    )
+
+    def plan_of_linears(
+        self,
+        sites: Sequence[Site],
+        capabilities: Capabilities,
+        *,
+        placement: str,
+        inputs: Quantizer | None,
+        weights: Quantizer,
+        reason: str,
+        otherwise: str,
+    ) -> QuantPlan:
+        """Make a plan: a decision for every site.
+
+        Args:
+            inputs: quantizer of the layers' inputs; None where they stay float.
+            weights: quantizer of their weights.
+            placement: its name in the plan.
+            reason: why a site is quantized.
+            otherwise: why a site stays float.
+
+        Raises:
+            PlanError: a pattern matches no site, or contradicts another.
+        """
+        switches = Switches(sites, self.disable, self.enable, where=f"quantize.{self.name}")
+        decisions = []
+        for site in sites:
+            quantizer = weights if site.is_weight else inputs
+            layer, _, end = site.role.partition(".")
+            shared = common_decision(site, switches, self.embeddings, capabilities)
+            if shared is not None:
+                decisions.append(shared)
+            elif (
+                quantizer
+                and end in ("input", "weight")
+                and (layer == "linear" or (layer == "head" and switches.on(site)))
+            ):
+                decisions.append(Decision(site=site, quantizer=quantizer, reason=reason))
+            else:
+                decisions.append(in_float(site, otherwise))
+        return QuantPlan(
+            method=self.name,
+            placement=placement,
+            target=capabilities.name,
+            decisions=tuple(decisions),
+            float_parts=self.float_type(capabilities),
+        )
+
+    def offer_of_linears(self, *forms: Form, axes: tuple[Axis, ...] = (), smoothed: bool) -> Offer:
+        """Return an offer of forms.
+
+        Args:
+            axes: besides those of weights.
+            smoothed: whether smoothing helps plans with the default options.
+        """
+        return Offer(
+            forms=forms,
+            axes=(*weight_axes(self.name), *axes),
+            varies=("transforms", "corrections") if smoothed else ("corrections",),
+            falls_back=True,
+        )
 
 
-def weight(options: Any, capabilities: Capabilities) -> Quantizer:
-    """Return the quantizer of the weight of a linear layer.
-
-    Args:
-        options: of a method, with those of `LinearOptions` for weights.
-        capabilities: of the target.
-    """
-    return Quantizer(
-        dtype=capabilities.weights.types[0],
-        symmetric=True,
-        axis=capabilities.weights.axis if options.per_channel else None,
-        weight_ranges=options.weight_ranges,
-        reduce_range=options.reduce_range is True,
-    )
+def float_type(chosen: Literal["auto"] | FloatType, capabilities: Capabilities) -> FloatType:
+    """Return the type that the option `float_parts` means; `auto` is the default of the target."""
+    return capabilities.float_parts.in_files[0] if chosen == "auto" else chosen
 
 
 def in_float(site: Site, reason: str) -> Decision:
@@ -238,88 +301,6 @@ def common_decision(
     if off is not None:
         return in_float(site, f'disabled by "{off}"')
     return embedding(site, embeddings, capabilities) if site.role == "embedding.weight" else None
-
-
-def float_parts(options: object, capabilities: Capabilities) -> FloatType:
-    """Return the type of the operators that plans with these options of a method leave in float.
-
-    Args:
-        options: an instance of the method's `Options`; without `float_parts` they are float32.
-        capabilities: of the target, whose default `auto` takes.
-    """
-    chosen = getattr(options, "float_parts", "float32")
-    return capabilities.float_parts.in_files[0] if chosen == AUTO else cast(FloatType, chosen)
-
-
-def no_kinds(options: object, targets: Sequence[Capabilities]) -> tuple[str, ...]:
-    """`observed_kinds` of methods that need no calibrated range."""
-    return ()
-
-
-def plan_of_linears(
-    method: str,
-    sites: Sequence[Site],
-    capabilities: Capabilities,
-    options: LinearOptions,
-    *,
-    placement: str,
-    inputs: Quantizer | None,
-    weights: Quantizer,
-    reason: str,
-    otherwise: str,
-) -> QuantPlan:
-    """Make a plan that quantizes linear layers, heads where they are enabled, and word embeddings.
-
-    Args:
-        inputs: quantizer of the layers' inputs; None where they stay float.
-        weights: quantizer of their weights.
-        placement: its name in the plan.
-        reason: why a site is quantized.
-        otherwise: why a site stays float.
-
-    Raises:
-        PlanError: a pattern matches no site, or contradicts another.
-    """
-    switches = Switches(sites, options.disable, options.enable, where=f"quantize.{method}")
-    decisions = []
-    for site in sites:
-        quantizer = weights if site.is_weight else inputs
-        layer, _, end = site.role.partition(".")
-        shared = common_decision(site, switches, options.embeddings, capabilities)
-        if shared is not None:
-            decisions.append(shared)
-        elif (
-            quantizer
-            and end in ("input", "weight")
-            and (layer == "linear" or (layer == "head" and switches.on(site)))
-        ):
-            decisions.append(Decision(site=site, quantizer=quantizer, reason=reason))
-        else:
-            decisions.append(in_float(site, otherwise))
-    return QuantPlan(
-        method=method,
-        placement=placement,
-        target=capabilities.name,
-        decisions=tuple(decisions),
-        float_parts=float_parts(options, capabilities),
-    )
-
-
-def offer_of_linears(
-    method: str, *forms: Form, axes: tuple[Axis, ...] = (), smoothed: bool
-) -> Offer:
-    """Return what a method of `plan_of_linears` offers to a search.
-
-    Args:
-        axes: besides those of weights.
-        smoothed: whether smoothing helps its plans.
-    """
-    return Offer(
-        forms=forms,
-        axes=(*weight_axes(method), *axes),
-        varies=("transforms", "corrections") if smoothed else ("corrections",),
-        falls_back=True,
-    )
 
 
 def embedding(site: Site, choice: str, capabilities: Capabilities) -> Decision:
