@@ -28,6 +28,7 @@ from octobert.inference.opened import open_model
 from octobert.inspection import answers, inspector, profilers
 from octobert.inspection.profilers import openvino
 from octobert.inspection.profilers import ort as ort
+from octobert.models import families
 from octobert.quantization.methods import dynamic, static
 from octobert.targets.runtimes import openvino as _openvino
 from octobert.targets.shared import ir_files
@@ -292,7 +293,7 @@ def test_float_models_have_nothing_in_8_bits(captured, tmp_path) -> None:
     ],
 )
 def test_names_say_where_an_operator_belongs(name: str, family: str, expected: tuple) -> None:
-    assert profilers.place(name, plugins.load("families", family).FAMILY) == expected
+    assert profilers.place(name, families.load(family)) == expected
 
 
 def ran(

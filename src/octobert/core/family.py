@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from octobert.core import plugins
 from octobert.core.errors import ModelError
 from octobert.core.model_config import Config
+from octobert.core.plugins import Plugins
 
 # Roles of the linear layers and norms of an encoder layer. `qkv` is one layer for Q, K and V; `bottleneck` layers change the
 # width of the hidden state around attention and feed-forward; a `branch_norm` stands before a residual add. Most families have
@@ -149,9 +149,12 @@ def part_of(role: str) -> str:
     return role.partition(".")[0]
 
 
+PLUGINS = Plugins("families", EncoderFamily)
+
+
 def families() -> dict[str, str]:
     """Return `model_type` of `config.json` → name of its family plugin."""
-    return {t: name for name, plugin in plugins.each("families") for t in plugin.FAMILY.model_types}
+    return {t: name for name, family in PLUGINS.each() for t in family.model_types}
 
 
 def family_of(model_type: str) -> EncoderFamily | None:
@@ -159,8 +162,7 @@ def family_of(model_type: str) -> EncoderFamily | None:
     if model_type in GRAPH.model_types:
         return GRAPH
     # One at a time: what octobert knows itself imports no plugin of another package.
-    found = (plugin.FAMILY for _, plugin in plugins.each("families"))
-    return next((family for family in found if model_type in family.model_types), None)
+    return next((f for _, f in PLUGINS.each() if model_type in f.model_types), None)
 
 
 def longest_input(config: Mapping[str, Any]) -> int:

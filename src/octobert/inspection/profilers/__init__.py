@@ -16,6 +16,7 @@ from octobert.core import plugins
 from octobert.core.family import EncoderFamily, part_of
 from octobert.core.profile import Operator, Product, Profile
 from octobert.core.session import Feeds, SessionOptions
+from octobert.models import families
 from octobert.targets import runtimes
 
 Place = tuple[int | None, str]
@@ -144,10 +145,7 @@ def _first(places: Mapping[str, Place], names: Sequence[str]) -> Place:
 
 def _family(ran: Sequence[Operator], family: str | None) -> EncoderFamily:
     """Return the named family, or the family in whose layers most operators have a part."""
-    found = (
-        [plugins.load("families", family)] if family else dict(plugins.each("families")).values()
-    )
-    candidates: list[EncoderFamily] = [plugin.FAMILY for plugin in found]
+    candidates = [families.load(family)] if family else [found for _, found in families.each()]
     names = [name for operator in ran for name in operator.covers] if len(candidates) > 1 else []
     return max(
         candidates,
