@@ -27,7 +27,7 @@ import onnxruntime as ort
 from foundation import VOCABULARY, make_model
 from peers import ORT_COPIED, attempt, nncf_transformer
 
-from octobert.core import environment, plugins
+from octobert.core import environment, families, plugins
 from octobert.core.capability import saturates
 from octobert.core.environment import peak_memory_bytes
 from octobert.core.plan import Placement
@@ -35,7 +35,6 @@ from octobert.core.ranges import Provenance, Ranges
 from octobert.data.encoded import Encoded, batches, feeds_of
 from octobert.graph import operators, qdq, sites
 from octobert.graph.capture import capture
-from octobert.models import families
 from octobert.models.source import resolve
 from octobert.quantization import calibrators, observer, placements
 from octobert.quantization.calibrators.percentile import Percentile

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from octobert.cli.main import app
-from octobert.core import capability, environment, plugins
+from octobert.core import capability, environment, families, plugins
 from octobert.core.errors import ModelError, TargetError
 from octobert.core.files import file_digest
 from octobert.core.measurements import Latency
@@ -28,7 +28,6 @@ from octobert.inference.opened import open_model
 from octobert.inspection import answers, inspector, profilers
 from octobert.inspection.profilers import openvino
 from octobert.inspection.profilers import ort as ort
-from octobert.models import families
 from octobert.quantization.methods import dynamic, static
 from octobert.targets.runtimes import openvino as _openvino
 from octobert.targets.shared import ir_files

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from octobert.core import families
 from octobert.core.errors import ModelError
-from octobert.core.family import longest_input
+from octobert.core.families import longest_input
 from octobert.data.tokenization import Tokenizer
 from octobert.graph.capture import capture
-from octobert.models import families
 from octobert.models.checkpoint import load_torch
 from octobert.models.source import resolve
 from octobert.pipeline.stages.capture import parity_batches

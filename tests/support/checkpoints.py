@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from octobert.core import capability, environment, plugins
+from octobert.core import capability, environment, families, plugins
 from octobert.core.heads import HEADS
-from octobert.models import families
 
 WORDS = tuple(
     [

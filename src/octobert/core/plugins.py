@@ -46,7 +46,7 @@ M = TypeVar("M", bound=BaseModel)
 PACKAGES = {
     "calibrators": "octobert.quantization.calibrators",
     "corrections": "octobert.quantization.corrections",
-    "families": "octobert.models.families",
+    "families": "octobert.core.families",
     "importers": "octobert.config.importers",
     "methods": "octobert.quantization.methods",
     "placements": "octobert.quantization.placements",

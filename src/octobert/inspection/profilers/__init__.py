@@ -12,11 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from octobert.core import plugins
+from octobert.core import families, plugins
 from octobert.core.family import EncoderFamily, part_of
 from octobert.core.profile import Operator, Product, Profile
 from octobert.core.session import Feeds, SessionOptions
-from octobert.models import families
 from octobert.targets import runtimes
 
 Place = tuple[int | None, str]
