@@ -26,8 +26,6 @@ from octobert.graph import operators as ops
 from octobert.graph import qdq, sites
 from octobert.inference.opened import open_model
 from octobert.inspection import answers, inspector, profilers
-from octobert.inspection.profilers import openvino
-from octobert.inspection.profilers import ort as ort
 from octobert.quantization.methods import dynamic, static
 from octobert.targets.runtimes import openvino as _openvino
 from octobert.targets.shared import ir_files
@@ -36,6 +34,7 @@ from tests.support.checkpoints import exact_options
 FEATURES = frozenset(environment.current().features)
 LINEARS = 6 * 2
 FEEDS = timing.random_workload(2, 12, 90, seed=0).rounds[0]
+ort, openvino = profilers.load("ort"), profilers.load("openvino")
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +249,7 @@ def test_openvino_is_profiled_as_its_target_runs_it(captured, tmp_path) -> None:
         assert ours.get_property(name) == theirs.get_property(name)
 
 
-@pytest.mark.parametrize("runtime", [ort, openvino])
+@pytest.mark.parametrize("runtime", [ort, openvino], ids=["ort", "openvino"])
 def test_times_are_positive_and_add_up(captured, tmp_path, runtime) -> None:
     if runtime is openvino:
         pytest.importorskip("openvino")

@@ -8,12 +8,14 @@ the operator that it reads.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
-from octobert.core import families, plugins
+from octobert.core import families
 from octobert.core.family import EncoderFamily, part_of
+from octobert.core.frozen import FrozenModel
+from octobert.core.plugins import Plugins
 from octobert.core.profile import Operator, Product, Profile
 from octobert.core.session import Feeds, SessionOptions
 from octobert.targets import runtimes
@@ -22,9 +24,10 @@ Place = tuple[int | None, str]
 NOWHERE: Place = (None, "")
 
 
-class Profiler(Protocol):
-    """The functions of a profiler's module."""
+class Profiler(FrozenModel, ABC):
+    """A way to see what a runtime runs."""
 
+    @abstractmethod
     def profile(
         self,
         path: Path,
@@ -50,9 +53,11 @@ class Profiler(Protocol):
             ModelError: the model has an input that is not in `feeds`.
         """
 
+    @abstractmethod
     def products(self, path: Path) -> tuple[Product, ...]:
         """Return the matrix products of a model file that have an 8-bit or 16-bit input."""
 
+    @abstractmethod
     def why(self, product: Product, features: frozenset[str]) -> str | None:
         """Return why the runtime computes a product in float, or None if the file does not show a reason.
 
@@ -62,8 +67,8 @@ class Profiler(Protocol):
         """
 
 
-_PLUGINS = plugins.Family[Profiler]("profilers")
-names, load, each = _PLUGINS.names, _PLUGINS.load, _PLUGINS.each
+PLUGINS = Plugins("profilers", Profiler)
+names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each
 
 
 def targets() -> tuple[str, ...]:
