@@ -273,8 +273,8 @@ def options_of(family: str, name: str) -> type[BaseModel]:
     return model
 
 
-def values_of(family: str) -> Plugins[Any] | None:
-    """Return the `PLUGINS` of a family; None for a family of modules."""
+def values_of(family: str) -> Any:
+    """Return the `Plugins` of a family; None for a family of modules."""
     return getattr(importlib.import_module(PACKAGES[family]), "PLUGINS", None)
 
 
