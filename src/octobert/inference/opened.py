@@ -407,7 +407,7 @@ def _shape(ports: ModelSignature) -> tuple[int, int]:
 
 
 def _check_suffix(path: Path, target: str) -> None:
-    accepted = runtimes.load(targets.load(target).CAPABILITIES.runtime).SUFFIXES
+    accepted = runtimes.load(targets.load(target).CAPABILITIES.runtime).suffixes
     if path.suffix not in accepted:
         raise TargetError(
             f"the target {target} does not open such files",

@@ -73,7 +73,7 @@ names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each
 
 def targets() -> tuple[str, ...]:
     """Return the targets whose operators can be timed: kernels of other devices end after their operators."""
-    return tuple(runtimes.load(name).CPU_TARGET for name, _ in each())
+    return tuple(runtimes.load(name).cpu_target for name, _ in each())
 
 
 def reason_in_file(product: Product) -> str | None:
