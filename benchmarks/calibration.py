@@ -27,7 +27,7 @@ import onnxruntime as ort
 from foundation import VOCABULARY, make_model
 from peers import ORT_COPIED, attempt, nncf_transformer
 
-from octobert.core import environment, plugins
+from octobert.core import environment, families, plugins
 from octobert.core.capability import saturates
 from octobert.core.environment import peak_memory_bytes
 from octobert.core.plan import Placement
@@ -36,7 +36,7 @@ from octobert.data.encoded import Encoded, batches, feeds_of
 from octobert.graph import operators, qdq, sites
 from octobert.graph.capture import capture
 from octobert.models.source import resolve
-from octobert.quantization import calibrators, observer
+from octobert.quantization import calibrators, observer, placements
 from octobert.quantization.calibrators.percentile import Percentile
 from octobert.quantization.methods.static import Static
 
@@ -88,8 +88,8 @@ def main() -> None:
         Encoded(generator.integers(4, VOCABULARY, arguments.tokens), types, False)
         for _ in range(arguments.rows)
     ]
-    graph_sites = sites.find_sites(ir.load(graph).graph, plugins.load("families", "bert").FAMILY)
-    placement = plugins.load("placements", arguments.placement).PLACEMENT
+    graph_sites = sites.find_sites(ir.load(graph).graph, families.load("bert"))
+    placement = placements.load(arguments.placement)
     values = sorted(
         {site.value for site in graph_sites if placement.takes(site) and not site.is_weight}
     )
@@ -102,7 +102,7 @@ def main() -> None:
     def calibrate() -> None:
         observed = observer.observe(graph, rows, 0, values)
         for name in CALIBRATORS:
-            calibrator = calibrators.load(name)()
+            calibrator = calibrators.load(name)
             for value in values:
                 calibrator.interval(observed[value])
 
@@ -150,7 +150,7 @@ def compare_with_peers(out: Path, graph: Path, rows: list[Encoded]) -> None:
 def quantized(graph: Path, rows: list[Encoded], folder: Path) -> None:
     """Quantize a float graph as a run does, in this process: observe, calibrate, plan, write."""
     model, table = ir.load(graph), plugins.load("targets", "ort-cpu").CAPABILITIES
-    graph_sites = sites.find_sites(model.graph, plugins.load("families", "bert").FAMILY)
+    graph_sites = sites.find_sites(model.graph, families.load("bert"))
     method = Static(reduce_range=saturates(table, environment.current().features))
     placement = Placement(description="", kinds=method.observed_kinds([table]))
     values = sorted(

@@ -23,7 +23,7 @@ from octobert.core import environment
 from octobert.core.profile import grouped, time_of
 from octobert.core.session import Session, SessionOptions
 from octobert.evaluation import latency
-from octobert.inspection.profilers import openvino as profiler
+from octobert.inspection.profilers.openvino import OpenvinoProfiler
 from octobert.targets import openvino_cpu
 
 SHAPES = ((1, 16), (1, 53), (1, 128), (8, 64))
@@ -64,7 +64,9 @@ def table(
     """One row for each kind of operator, and the whole inference."""
     feeds = latency.random_workload(*shape, VOCABULARY, seed=0).rounds[0]
     ran = {
-        n: profiler.profile(p, feeds, options, warmup=3, runs=PROFILED, family=None).operators
+        n: OpenvinoProfiler()
+        .profile(p, feeds, options, warmup=3, runs=PROFILED, family=None)
+        .operators
         for n, p in models.items()
     }
     kinds = {

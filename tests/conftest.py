@@ -23,13 +23,13 @@ import onnx_ir as ir
 
 from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
+from octobert.core import families
 from octobert.core.plan import Site
 from octobert.core.ranges import Ranges, TensorStatistics
 from octobert.core.results import Report
 from octobert.graph import operators
 from octobert.graph.capture import capture as capturing
 from octobert.graph.capture.capture import Captured, capture
-from octobert.models import families
 from octobert.models.source import resolve
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline

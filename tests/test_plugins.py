@@ -24,14 +24,10 @@ from tests.support.checkpoints import make_checkpoint
 from tests.support.packages import EXTRA, install_extra
 from tests.support.runs import write_pairs
 
-# Families whose plugins are classes, which mypy checks; those of the others are modules.
-CLASSES = {
-    family: package.PLUGINS
-    for family in plugins.FAMILIES
-    if hasattr(package := importlib.import_module(plugins.PACKAGES[family]), "PLUGINS")
-}
+# Families whose plugins are values of classes, which mypy checks; those of the others are modules.
+VALUES = {family: values for family in plugins.FAMILIES if (values := plugins.values_of(family))}
 ALL = [(family, name) for family in plugins.FAMILIES for name in plugins.names(family)]
-MODULES = [(family, name) for family, name in ALL if family not in CLASSES]
+MODULES = [(family, name) for family, name in ALL if family not in VALUES]
 RUNTIMES = ("torch", "transformers", "onnxruntime", "openvino", "datasets", "sklearn", "scipy")
 
 
@@ -98,21 +94,39 @@ def wrong_options(options: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("family", "name"), [each for each in ALL if each not in MODULES])
-def test_every_class_describes_its_options_and_has_defaults(family: str, name: str) -> None:
-    assert wrong_options(CLASSES[family].load(name)) == []
-    assert CLASSES[family].make(name, {}) == CLASSES[family].load(name)()
+def test_every_value_is_described_and_its_options_have_defaults(family: str, name: str) -> None:
+    module, value = plugins.load(family, name), VALUES[family].load(name)
+    assert module.__doc__
+    if type(value).__module__ == module.__name__:
+        assert wrong_options(type(value)) == []
+        assert VALUES[family].make(name, {}) == value
 
 
-def test_a_file_without_one_class_of_its_family_is_refused(tmp_path: Path, monkeypatch) -> None:
-    for content in ("", "from octobert.quantization.calibrators.minmax import MinMax\n"):
-        (tmp_path / "no_class.py").write_text(content)
-        monkeypatch.syspath_prepend(tmp_path)
-        sys.modules.pop("no_class", None)
-        module = importlib.import_module("no_class")
-        monkeypatch.setattr(plugins, "load", lambda *_, module=module, **__: module)
-        with pytest.raises(RecipeError, match="no_class has 0 subclasses of Calibrator, not one"):
-            CLASSES["calibrators"].load("anything")
-        monkeypatch.undo()
+@pytest.mark.parametrize(
+    ("family", "content", "said"),
+    [
+        ("calibrators", "", "0 subclasses of Calibrator"),
+        (
+            "calibrators",
+            "from octobert.quantization.calibrators.minmax import MinMax",
+            "0 subclasses of Calibrator",
+        ),
+        ("placements", "from octobert.core.plan import Placement", "0 values of Placement"),
+        (
+            "placements",
+            "from octobert.quantization.placements.matmul import PLACEMENT as one\n"
+            "from octobert.quantization.placements.whole import PLACEMENT as other",
+            "2 values of Placement",
+        ),
+    ],
+)
+def test_a_file_without_one_plugin_of_its_family_is_refused(
+    family: str, content: str, said: str
+) -> None:
+    module = ModuleType("mine")
+    exec(content, vars(module))
+    with pytest.raises(RecipeError, match=f"mine has {said}, not one"):
+        VALUES[family].value_in(module)
 
 
 @pytest.mark.parametrize(("family", "name"), MODULES)
@@ -252,7 +266,7 @@ def test_the_correction_of_another_package_is_in_the_written_model(
 
 
 @pytest.mark.parametrize(
-    ("group", "name"), [item for item in EXTRA.items() if item[0] not in ("commands", *CLASSES)]
+    ("group", "name"), [item for item in EXTRA.items() if item[0] not in ("commands", *VALUES)]
 )
 def test_every_extra_plugin_is_a_file_that_keeps_its_contract(
     extra: Path, monkeypatch, group: str, name: str

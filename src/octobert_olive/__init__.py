@@ -9,76 +9,84 @@ what user scripts say, and runs none; `stand_ins` is what they import.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from octobert.config.importers import Outcome
+from octobert.config.importers import Importer, Outcome
 from octobert.config.recipe import PlainRecipe
 from octobert.core.errors import RecipeError
-from octobert_olive import data, goals, model, passes, searches, systems
+from octobert_olive import data, goals, model, passes, searches, stand_ins, systems
 from octobert_olive.nodes import Node, outcomes_of
 from octobert_olive.rules import GROUPS, Config, Draft, OlivePass, apply, names
-from octobert_olive.stand_ins import modules
 
-__all__ = ["EXPECTED", "TOOL", "convert", "is_config", "modules"]
-TOOL = "Olive"
-EXPECTED = "a JSON object with input_model and passes"
 # Fields that only Olive's configs have, at the top.
 MARKS = ("input_model", "passes", "pass_flows", "evaluators", "data_configs", "engine", "builds")
 # Keys that say how a model is quantized.
 _METHOD = ("quantize", "transforms", "calibrate", "corrections", "repair", "format", "search")
 
 
-def is_config(raw: Any) -> bool:
-    """Return whether plain data is an Olive config rather than a recipe.
+class Olive(Importer):
+    """Olive, Microsoft's tool that optimizes models."""
 
-    Example:
-        >>> is_config({"input_model": {"type": "HfModel"}}), is_config({"model": "m", "task": "mrpc", "data": "d"})
-        (True, False)
-    """
-    return isinstance(raw, Mapping) and "model" not in raw and any(mark in raw for mark in MARKS)
+    tool: str = "Olive"
+    expected: str = "a JSON object with input_model and passes"
 
+    def is_config(self, raw: Any) -> bool:
+        """Return whether plain data is an Olive config rather than a recipe.
 
-def convert(
-    raw: Any, where: str, folder: Path, as_octobert: bool
-) -> tuple[PlainRecipe, tuple[Outcome, ...]]:
-    """See `octobert.config.importers.Importer`.
+        Example:
+            >>> Olive().is_config({"input_model": {"type": "HfModel"}}), Olive().is_config({"model": "m", "task": "mrpc"})
+            (True, False)
+        """
+        return (
+            isinstance(raw, Mapping) and "model" not in raw and any(mark in raw for mark in MARKS)
+        )
 
-    Raises:
-        RecipeError: the config asks for what changes the result and octobert cannot do.
-    """
-    config = _config_of(raw, where=where, folder=folder)
-    steps = config.passes()
-    draft = Draft(config, search=searches.search_of(config, steps))
-    model.read(draft)
-    evaluator = config.named("evaluators", config.root.get("evaluator"))
-    metrics = evaluator.get("metrics").elements()
-    data.read(
-        draft,
-        goals.leading(draft, metrics),
-        _calibrated(config, steps),
-        [*metrics, *(step.node for step in steps)],
-        ranges=any(step.takes_ranges for step in steps),
-    )
-    systems.read(draft, evaluator)
-    goals.read(draft, metrics, judged=config.searches)
-    passes.read(draft, steps or [passes.chosen_by_olive(draft, metrics)])
-    systems.set_method_options(draft)
-    systems.set_targets(draft)
-    goals.set_sessions(draft)
-    systems.fit_to_targets(draft)
-    systems.set_shapes(draft)
-    apply(draft, config.root, "top")
-    searches.set_search(draft)
-    apply(draft, evaluator, "evaluator")
-    for other in config.objects("evaluators").values():
-        if other.path != evaluator.path:
-            other.not_needed("not the evaluator of this config")
-    draft.set("task", {draft.task: draft.task_options} if draft.task_options else draft.task)
-    outcomes = outcomes_of(config.root)
-    if as_octobert:
-        outcomes = _without_method(draft, outcomes)
-    return draft.ordered(), outcomes
+    def convert(
+        self, raw: Any, where: str, folder: Path, as_octobert: bool
+    ) -> tuple[PlainRecipe, tuple[Outcome, ...]]:
+        """Return the recipe and the outcomes; see `octobert.config.importers.Importer`.
+
+        Raises:
+            RecipeError: the config asks for what changes the result and octobert cannot do.
+        """
+        config = _config_of(raw, where=where, folder=folder)
+        steps = config.passes()
+        draft = Draft(config, search=searches.search_of(config, steps))
+        model.read(draft)
+        evaluator = config.named("evaluators", config.root.get("evaluator"))
+        metrics = evaluator.get("metrics").elements()
+        data.read(
+            draft,
+            goals.leading(draft, metrics),
+            _calibrated(config, steps),
+            [*metrics, *(step.node for step in steps)],
+            ranges=any(step.takes_ranges for step in steps),
+        )
+        systems.read(draft, evaluator)
+        goals.read(draft, metrics, judged=config.searches)
+        passes.read(draft, steps or [passes.chosen_by_olive(draft, metrics)])
+        systems.set_method_options(draft)
+        systems.set_targets(draft)
+        goals.set_sessions(draft)
+        systems.fit_to_targets(draft)
+        systems.set_shapes(draft)
+        apply(draft, config.root, "top")
+        searches.set_search(draft)
+        apply(draft, evaluator, "evaluator")
+        for other in config.objects("evaluators").values():
+            if other.path != evaluator.path:
+                other.not_needed("not the evaluator of this config")
+        draft.set("task", {draft.task: draft.task_options} if draft.task_options else draft.task)
+        outcomes = outcomes_of(config.root)
+        if as_octobert:
+            outcomes = _without_method(draft, outcomes)
+        return draft.ordered(), outcomes
+
+    def modules(self) -> AbstractContextManager[None]:
+        """Let scripts import what stands in for Olive, where Olive is not installed."""
+        return stand_ins.modules()
 
 
 def _without_method(draft: Draft, outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:

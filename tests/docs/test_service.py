@@ -114,7 +114,7 @@ def test_the_bound_of_kernels_is_octoberts_or_that_of_the_recipe(
     name, part = "CPU_RUNTIME_CACHE_CAPACITY", yaml.safe_load(block("yaml"))
     recipe = loading.parse({"model": "m", "task": "text-classification", "data": "d", **part})
     entries = recipe.session["openvino-cpu"]
-    openvino.check_entries(entries, "CPU")
+    openvino.OpenvinoRuntime().check_entries(entries, "CPU")
     assert openvino.settings_of(SessionOptions(entries=entries))[name] == 100
     assert name not in openvino.settings_of(SessionOptions())
     defaults: dict[str, Any] = {}

@@ -29,24 +29,17 @@ from tests.support.runs import warmed
 RUNTIME = '''
 """A runtime of another package: ONNX Runtime under another name."""
 
-from octobert.targets.runtimes import ort
-
-TITLE = "Mirror"
-PACKAGES = ("packaging",)
-SUFFIXES = (".onnx",)
-CPU_TARGET = "mirror-cpu"
+from octobert.targets.runtimes import Runtime, ort
 
 
-def precision_problem(precision):
-    return None
+class Mirror(Runtime):
+    title: str = "Mirror"
+    packages: tuple[str, ...] = ("packaging",)
+    suffixes: tuple[str, ...] = (".onnx",)
+    cpu_target: str = "mirror-cpu"
 
-
-def check_entries(entries, device):
-    pass
-
-
-def check_device(device):
-    pass
+    def check_entries(self, entries, device):
+        pass
 
 
 def session(path, options, precision):
@@ -125,17 +118,17 @@ def test_the_baseline_is_on_the_device_of_the_target_or_on_the_cpu(target: str) 
             target=target, precision=capabilities.baseline_precisions[0]
         )
     else:
-        assert baseline.target == runtimes.load(capabilities.runtime).CPU_TARGET
+        assert baseline.target == runtimes.load(capabilities.runtime).cpu_target
         assert baseline.capabilities.device == "CPU"
 
 
 @pytest.mark.parametrize("name", runtimes.names())
 def test_every_runtime_has_a_cpu_target_that_runs_float(name: str) -> None:
     runtime = runtimes.load(name)
-    capabilities = targets.load(runtime.CPU_TARGET).CAPABILITIES
+    capabilities = targets.load(runtime.cpu_target).CAPABILITIES
     assert (capabilities.runtime, capabilities.device) == (name, "CPU")
     assert capabilities.baseline_precisions[0] == "f32"
-    assert all((runtime.TITLE, runtime.PACKAGES, runtime.SUFFIXES))
+    assert all((runtime.title, runtime.packages, runtime.suffixes))
 
 
 def test_the_baselines_of_a_run(golden) -> None:

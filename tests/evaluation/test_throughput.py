@@ -223,7 +223,7 @@ def test_openvino_runs_batches_in_its_own_queue(finished) -> None:
 def test_a_device_that_is_not_there_is_named_with_those_that_are(device: str) -> None:
     pytest.importorskip("openvino")
     with pytest.raises(octobert.TargetError) as error:
-        openvino.check_device(device)
+        openvino.OpenvinoRuntime().check_device(device)
     got = {"MULTI:QPU,CPU": "QPU", "HETERO": "no list of devices"}.get(device, device)
     assert f"OpenVINO does not have the device {device} (got {got}, expected CPU" in str(
         error.value

@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from octobert.core import families
 from octobert.graph import branches, operators, parts, sites
-from octobert.models import families
 from tests.support.graphs import largest_error, outputs_on_batches
 
 FAMILIES = families.names()

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from octobert.cli.main import app
-from octobert.core import capability, environment, plugins
+from octobert.core import capability, environment, families, plugins
 from octobert.core.errors import ModelError, TargetError
 from octobert.core.files import file_digest
 from octobert.core.measurements import Latency
@@ -26,8 +26,6 @@ from octobert.graph import operators as ops
 from octobert.graph import qdq, sites
 from octobert.inference.opened import open_model
 from octobert.inspection import answers, inspector, profilers
-from octobert.inspection.profilers import openvino
-from octobert.inspection.profilers import ort as ort
 from octobert.quantization.methods.dynamic import Dynamic
 from octobert.quantization.methods.static import Static
 from octobert.targets.runtimes import openvino as _openvino
@@ -37,6 +35,7 @@ from tests.support.checkpoints import exact_method
 FEATURES = frozenset(environment.current().features)
 LINEARS = 6 * 2
 FEEDS = timing.random_workload(2, 12, 90, seed=0).rounds[0]
+ort, openvino = profilers.load("ort"), profilers.load("openvino")
 
 
 @pytest.fixture(scope="module")
@@ -251,7 +250,7 @@ def test_openvino_is_profiled_as_its_target_runs_it(captured, tmp_path) -> None:
         assert ours.get_property(name) == theirs.get_property(name)
 
 
-@pytest.mark.parametrize("runtime", [ort, openvino])
+@pytest.mark.parametrize("runtime", [ort, openvino], ids=["ort", "openvino"])
 def test_times_are_positive_and_add_up(captured, tmp_path, runtime) -> None:
     if runtime is openvino:
         pytest.importorskip("openvino")
@@ -293,7 +292,7 @@ def test_float_models_have_nothing_in_8_bits(captured, tmp_path) -> None:
     ],
 )
 def test_names_say_where_an_operator_belongs(name: str, family: str, expected: tuple) -> None:
-    assert profilers.place(name, plugins.load("families", family).FAMILY) == expected
+    assert profilers.place(name, families.load(family)) == expected
 
 
 def ran(

@@ -11,7 +11,7 @@ import pytest
 from octobert import targets
 from octobert.config.training import Distill
 from octobert.core.errors import ModelError
-from octobert.core.family import families, family_of
+from octobert.core.families import family_of, model_types
 from octobert.core.heads import HEADS, Head
 from octobert.core.session import SessionOptions
 from octobert.evaluation.torch_session import TorchSession
@@ -98,7 +98,7 @@ def test_the_families_of_a_head_are_those_of_transformers() -> None:
     from transformers.models.auto import modeling_auto
 
     # transformers calls checkpoints of the type `new` gte.
-    types = {*families()} - {"new"}
+    types = {*model_types()} - {"new"}
     for head, names in (
         ("sequence-classification", "SEQUENCE_CLASSIFICATION"),
         ("token-classification", "TOKEN_CLASSIFICATION"),

@@ -193,7 +193,7 @@ def test_a_url_is_downloaded_once_and_its_digest_shown(web, checkpoint, cache) -
 def test_a_download_that_breaks_off_continues(web) -> None:
     web.files["/m.zip"], web.breaks["/m.zip"] = NOISE, [1 << 20, 10, 1 << 20]
     digest = hashlib.sha256(NOISE).hexdigest()
-    assert downloads.fetch(f"{web.address}/m.zip#sha256={digest}").read_bytes() == NOISE
+    assert downloads.Url().fetch(f"{web.address}/m.zip#sha256={digest}").read_bytes() == NOISE
     mib = 1 << 20
     spans = [None, f"bytes={mib}-", f"bytes={mib + 10}-", f"bytes={2 * mib + 10}-"]
     assert web.asked == [("GET", "/m.zip", span) for span in spans]
@@ -207,11 +207,11 @@ def test_a_server_that_drips_is_left(web, monkeypatch, fast: int) -> None:
     web.files["/m.zip"], web.drips["/m.zip"] = NOISE, fast
     url, began = f"{web.address}/m.zip#sha256={hashlib.sha256(NOISE).hexdigest()}", time.monotonic()
     with pytest.raises(ModelError, match=r"too slowly|could not be downloaded"):
-        downloads.fetch(url)
+        downloads.Url().fetch(url)
     assert time.monotonic() - began < 60
     web.drips.clear()
     monkeypatch.setattr(downloads, "_TIMEOUT", 30)
-    assert downloads.fetch(url).read_bytes() == NOISE
+    assert downloads.Url().fetch(url).read_bytes() == NOISE
     continued = web.asked[-1][2] is not None
     assert continued == (fast > 1000)
 
@@ -220,25 +220,25 @@ def test_a_download_continues_in_the_next_command_unless_the_file_has_changed(go
     web.files["/m.zip"], web.breaks["/m.zip"] = NOISE, [1 << 20, 0, 0, 0]
     url = f"{web.address}/m.zip"
     with golden.raises(ModelError):
-        downloads.fetch(url)
+        downloads.Url().fetch(url)
     web.asked.clear()
     with pytest.warns(DownloadWarning):
-        assert downloads.fetch(url).read_bytes() == NOISE
+        assert downloads.Url().fetch(url).read_bytes() == NOISE
     assert web.asked == [("GET", "/m.zip", "bytes=1048576-")]
     # Half of one file and half of another would be neither.
     web.files["/n.zip"], web.breaks["/n.zip"] = NOISE, [1 << 20, 0, 0, 0]
     with pytest.raises(ModelError, match="could not be downloaded"):
-        downloads.fetch(f"{web.address}/n.zip")
+        downloads.Url().fetch(f"{web.address}/n.zip")
     web.files["/n.zip"] = NOISE[::-1]
     with pytest.warns(DownloadWarning):
-        assert downloads.fetch(f"{web.address}/n.zip").read_bytes() == NOISE[::-1]
+        assert downloads.Url().fetch(f"{web.address}/n.zip").read_bytes() == NOISE[::-1]
 
 
 def test_without_a_validator_a_download_starts_again(web) -> None:
     web.tags = False
     web.files["/m.zip"], web.breaks["/m.zip"] = NOISE, [1 << 20]
     with pytest.warns(DownloadWarning):
-        assert downloads.fetch(f"{web.address}/m.zip").read_bytes() == NOISE
+        assert downloads.Url().fetch(f"{web.address}/m.zip").read_bytes() == NOISE
     assert web.asked == [("GET", "/m.zip", None)] * 2
 
 
@@ -354,7 +354,7 @@ def test_a_password_in_a_url_reaches_nobody(monkeypatch, web, user: str) -> None
         {"Location": f"http://{user}@127.0.0.1:1/m.zip"},
     )
     with pytest.raises(ModelError, match="has a user name or a password"):
-        downloads.fetch(f"{web.address}/m.zip")
+        downloads.Url().fetch(f"{web.address}/m.zip")
 
 
 def test_a_redirect_leads_to_no_other_protocol(web) -> None:
@@ -364,13 +364,13 @@ def test_a_redirect_leads_to_no_other_protocol(web) -> None:
         for protocol in ("ftp://", "FTP://", "file://", "gopher://", "data:,", "//x:y@"):
             web.status["/m.zip"], web.headers["/m.zip"] = 302, {"Location": f"{protocol}{place}"}
             with pytest.raises(ModelError, match=r"leads to another protocol|has a user name"):
-                downloads.fetch(f"{web.address}/m.zip")
+                downloads.Url().fetch(f"{web.address}/m.zip")
         with pytest.raises(BlockingIOError):
             other.accept()
     web.files["/n.zip"] = b"n"
     web.headers["/m.zip"] = {"Location": "/n.zip"}
     with pytest.warns(DownloadWarning):
-        assert downloads.fetch(f"{web.address}/m.zip").read_bytes() == b"n"
+        assert downloads.Url().fetch(f"{web.address}/m.zip").read_bytes() == b"n"
 
 
 def test_an_answer_that_is_none_is_a_sentence(web) -> None:
@@ -387,14 +387,14 @@ def test_an_answer_that_is_none_is_a_sentence(web) -> None:
     ):
         web.status["/m.zip"], web.headers["/m.zip"] = status, headers
         with pytest.raises(ModelError):
-            downloads.fetch(f"{web.address}/m.zip#sha256={'0' * 64}")
+            downloads.Url().fetch(f"{web.address}/m.zip#sha256={'0' * 64}")
     # A tag that could not be sent back is none.
     web.status, web.headers = {}, {"/m.zip": {"ETag": '"\xe9"'}}
     web.tags = False
     with pytest.warns(DownloadWarning):
-        downloads.fetch(f"{web.address}/m.zip")
+        downloads.Url().fetch(f"{web.address}/m.zip")
     with pytest.warns(DownloadWarning):
-        downloads.fetch(f"{web.address}/m.zip")
+        downloads.Url().fetch(f"{web.address}/m.zip")
 
 
 # ---- checkpoints whose config names no model type
@@ -521,4 +521,4 @@ def test_a_server_that_refuses_what_is_not_there_has_no_files_beside_a_model(web
         for name in ("model.onnx_data", "model.onnx.data", "config.json", "vocab.txt")
     }
     digest = hashlib.sha256(b"x").hexdigest()
-    assert downloads.fetch(f"{web.address}/model.onnx#sha256={digest}").read_bytes() == b"x"
+    assert downloads.Url().fetch(f"{web.address}/model.onnx#sha256={digest}").read_bytes() == b"x"

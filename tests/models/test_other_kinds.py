@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from octobert.core import plugins
+from octobert.core import families, plugins
 from octobert.core.errors import ModelError
 from octobert.core.heads import HEADS
 from octobert.graph import parity
 from octobert.graph.capture import capture
-from octobert.models import checkpoint, families, heads
+from octobert.models import checkpoint, heads
 from octobert.models.pooling import pooling_of
 from octobert.models.source import resolve
 from tests.support.checkpoints import make_checkpoint, parity_feeds, tiny_settings

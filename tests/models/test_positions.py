@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from octobert.core import plugins
+from octobert.core import families
 from octobert.core.errors import ModelError
-from octobert.core.family import longest_input
+from octobert.core.families import longest_input
 from octobert.data.tokenization import Tokenizer
 from octobert.graph.capture import capture
 from octobert.models.checkpoint import load_torch
@@ -18,7 +18,7 @@ from octobert.models.source import resolve
 from octobert.pipeline.stages.capture import parity_batches
 from tests.support.checkpoints import make_checkpoint
 
-FAMILIES = plugins.names("families")
+FAMILIES = families.names()
 ROWS = 24
 # Float32 sums in another order.
 CLOSE = 1e-5
@@ -34,9 +34,7 @@ WITHOUT_A_TABLE = {
     "gemma3-text",
     "qwen3",
 }
-AFTER_PADDING = [
-    name for name in FAMILIES if plugins.load("families", name).FAMILY.position_offset is None
-]
+AFTER_PADDING = [name for name in FAMILIES if families.load(name).position_offset is None]
 
 
 def made(folder: Path, family: str, **overrides: object) -> Path:

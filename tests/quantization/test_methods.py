@@ -567,7 +567,7 @@ def layer_of(
 
 
 def corrected(name: str, layer: LinearLayer, moments: Moments) -> LinearLayer:
-    return corrections.load(name)().correct(layer, moments)
+    return corrections.load(name).correct(layer, moments)
 
 
 def squared_error(x: np.ndarray, q: np.ndarray, layer: LinearLayer, result: LinearLayer) -> float:
@@ -761,7 +761,7 @@ def test_corrected_layers_of_a_model_equal_numpy(
     float_path, bert_sites, bert_ranges, tmp_path, module
 ) -> None:
     plan = plan_of(bert_sites, bert_ranges, placement="tensorrt")
-    correction = corrections.load("bias-correction")()
+    correction = corrections.load("bias-correction")
     layers = apply_corrections.correct_layers(float_path, encoded(), 0, plan, [correction], silent)
     assert len(layers) == 14
     # The inputs of the layer, row by row, so that there is no padding.
@@ -790,7 +790,7 @@ def test_weights_are_corrected_where_inputs_have_no_fixed_range(
 ) -> None:
     """Their inputs count as float: what is left is the error of the weights, which rounding with data makes smaller."""
     plan = method().plan(bert_sites, bert_ranges, capabilities("ort-cpu"))
-    correction = corrections.load("weight-rounding")()
+    correction = corrections.load("weight-rounding")
     layers = apply_corrections.correct_layers(float_path, encoded(), 0, plan, [correction], silent)
     assert len(layers) == 12
     plain, better = ir.load(float_path), ir.load(float_path)
@@ -816,7 +816,7 @@ def test_weights_are_corrected_where_inputs_have_no_fixed_range(
 def test_every_linear_layer_in_8_bits_is_corrected(
     float_path, bert_sites, bert_ranges, placement, count
 ) -> None:
-    correction = corrections.load("bias-correction")()
+    correction = corrections.load("bias-correction")
     plan = plan_of(bert_sites, bert_ranges, placement=placement)
     assert (
         len(apply_corrections.correct_layers(float_path, encoded(), 0, plan, [correction], silent))
@@ -831,7 +831,7 @@ def test_corrected_q_k_and_v_still_share_one_scale(
     plan = plan_of(
         bert_sites, bert_ranges, placement="matmul-attention", fuse_qkv=True, per_channel=False
     )
-    correction = corrections.load(name)()
+    correction = corrections.load(name)
     layers = apply_corrections.correct_layers(float_path, encoded(), 0, plan, [correction], silent)
     model = ir.load(float_path)
     qdq.write(model, plan, apply_corrections.apply_(model, layers, plan))

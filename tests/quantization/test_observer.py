@@ -548,7 +548,7 @@ class TestEveryCalibrator:
 def test_options_have_limits(
     name: str, option: str, within: list[float], beyond: list[float]
 ) -> None:
-    options = calibrators.load(name)
+    options = type(calibrators.load(name))
     for value in within:
         assert getattr(options(**{option: value}), option) == value
     for value in beyond:

@@ -14,11 +14,11 @@ import scipy.optimize
 from pydantic import ValidationError
 
 from octobert.config.loading import parse
+from octobert.core import families
 from octobert.core.ranges import Sample
 from octobert.data.encoded import Encoded
 from octobert.graph import operators, parity, smoothing
 from octobert.graph.capture import capture, lowering
-from octobert.models import families
 from octobert.models.source import resolve
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from octobert.core import capability, environment, plugins
+from octobert.core import capability, environment, families, plugins
 from octobert.core.heads import HEADS
 from octobert.quantization.methods import Method
 
@@ -158,7 +158,7 @@ OWN_SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-_FAMILIES = plugins.names("families")
+_FAMILIES = families.names()
 # The heads that are one linear layer over all tokens are the same code in all families; these have the most different encoders.
 _TAGGERS = ("bert", "deberta-v2", "mobilebert", "modernbert", "qwen3")
 # Their heads for masked language models are those of BERT and RoBERTa.
@@ -167,7 +167,7 @@ _TWINS = ("data2vec-text", "ernie", "megatron-bert", "roberta-prelayernorm", "xl
 
 def has_no(family: str, head: str) -> bool:
     """Whether transformers has no such head for a family."""
-    return head in plugins.load("families", family).FAMILY.without_heads
+    return head in families.load(family).without_heads
 
 
 FAMILY_HEADS = (
@@ -217,9 +217,7 @@ def make_checkpoint(
     settings = {**tiny_settings(family), "initializer_range": 0.3, **overrides}
     if "n_layers" in settings:
         settings["n_layers"] = settings.pop("num_hidden_layers", settings["n_layers"])
-    named = (
-        plugins.load("families", family).FAMILY.model_types if family in _FAMILIES else (family,)
-    )
+    named = families.load(family).model_types if family in _FAMILIES else (family,)
     config = transformers.AutoConfig.for_model(named[0], **settings)
     if head == "sequence-classification":
         config.id2label, config.label2id = (

@@ -27,9 +27,9 @@ HINT = "INFERENCE_PRECISION_HINT"
 def computes(monkeypatch: pytest.MonkeyPatch, *precisions: str) -> None:
     """Let this CPU compute in some precisions and no others."""
     monkeypatch.setattr(
-        openvino,
+        openvino.OpenvinoRuntime,
         "precision_problem",
-        lambda each: None if each in precisions else f"no {each} here",
+        lambda _, each: None if each in precisions else f"no {each} here",
     )
 
 
@@ -127,7 +127,9 @@ def test_the_runtime_reports_the_type_that_it_computes_in(float_path) -> None:
     pytest.importorskip("openvino")
     entries = runtimes.entries_in(SessionEntries(), CAPABILITIES, "bfloat16", per_token=False)
     session = targets.load("openvino-cpu").open_session(float_path, SessionOptions(entries=entries))
-    assert session.precision == ("bf16" if openvino.precision_problem("bf16") is None else "f32")
+    assert session.precision == (
+        "bf16" if openvino.OpenvinoRuntime().precision_problem("bf16") is None else "f32"
+    )
 
 
 @pytest.mark.parametrize("method", ["float", "static", "weight-only"])
@@ -161,9 +163,15 @@ def test_a_simulated_cpu_does_not_compute_in_what_it_lacks(
     limit: str, without: set[str], monkeypatch
 ) -> None:
     pytest.importorskip("openvino")
-    native = {each for each in ("bf16", "f16") if openvino.precision_problem(each) is None}
+    native = {
+        each
+        for each in ("bf16", "f16")
+        if openvino.OpenvinoRuntime().precision_problem(each) is None
+    }
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
     assert {
-        each for each in ("bf16", "f16") if openvino.precision_problem(each) is None
+        each
+        for each in ("bf16", "f16")
+        if openvino.OpenvinoRuntime().precision_problem(each) is None
     } == native - without
-    assert openvino.precision_problem("f32") is None
+    assert openvino.OpenvinoRuntime().precision_problem("f32") is None

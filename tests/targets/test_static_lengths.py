@@ -9,8 +9,8 @@ import onnx_ir as ir
 import pytest
 
 from octobert import targets
+from octobert.core import families
 from octobert.core.session import SessionOptions
-from octobert.models import families
 from tests.support.tolerances import SUM_ORDER
 
 

@@ -13,9 +13,9 @@ import torch
 import octobert
 from octobert.config.loading import parse
 from octobert.config.training import Distill
+from octobert.core import families
 from octobert.core.errors import ModelError, OctobertError
 from octobert.models import checkpoint as checkpoints
-from octobert.models import families
 from octobert.models.source import resolve
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline

@@ -30,7 +30,7 @@ def list_targets() -> dict[str, tuple[Capabilities, Probe]]:
     found = {}
     for name, module in sorted(targets.each()):
         table = module.CAPABILITIES
-        deadly = [p for p in runtimes.load(table.runtime).PACKAGES if _ends_python(p)]
+        deadly = [p for p in runtimes.load(table.runtime).packages if _ends_python(p)]
         found[name] = (
             table,
             Probe(available=False, missing=_DEADLY.format(deadly[0])) if deadly else module.probe(),

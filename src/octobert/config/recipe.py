@@ -18,7 +18,7 @@ from octobert.config.rows import Data, Revision
 from octobert.config.training import Finetune, Qat, Training
 from octobert.core import plugins
 from octobert.core.errors import did_you_mean
-from octobert.core.family import families
+from octobert.core.families import model_types
 from octobert.core.frozen import FrozenModel, Seed
 from octobert.core.logs import Level
 from octobert.core.session import Goal, SessionEntries, StaticShape
@@ -326,8 +326,8 @@ class Recipe(FrozenModel):
     @field_validator("family")
     @classmethod
     def _known_family(cls, value: str | None) -> str | None:
-        if value is not None and value not in families():
-            raise ValueError(f"there is no such model type; {did_you_mean(value, families())}")
+        if value is not None and value not in model_types():
+            raise ValueError(f"there is no such model type; {did_you_mean(value, model_types())}")
         return value
 
     @field_validator("targets", "baselines", "tune")

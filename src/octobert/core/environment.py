@@ -175,7 +175,11 @@ def install(extra: str) -> str:
 
 def runtime_packages() -> tuple[str, ...]:
     """Return the Python packages of all runtimes, installed or not."""
-    packages = (package for _, runtime in plugins.each("runtimes") for package in runtime.PACKAGES)
+    packages = (
+        package
+        for _, runtime in plugins.values_of("runtimes").each()
+        for package in runtime.packages
+    )
     return tuple(dict.fromkeys(packages))
 
 

@@ -1,18 +1,15 @@
 """`EncoderFamily`: the module names of the parts of an encoder.
 
 `graph.capture.structure` finds the parts of a graph by their structure; the family gives them the module paths of
-`transformers`, without the prefix of the base model. Families are the plugins of `octobert.models.families`.
+`transformers`, without the prefix of the base model. `octobert.core.families` has the families.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from octobert.core import plugins
-from octobert.core.errors import ModelError
 from octobert.core.model_config import Config
 
 # Roles of the linear layers and norms of an encoder layer. `qkv` is one layer for Q, K and V; `bottleneck` layers change the
@@ -29,10 +26,6 @@ LINEAR_PARTS = (
     "bottleneck",
 )
 NORM_PARTS = ("attention_norm", "ffn_norm", "branch_norm", "bottleneck_norm")
-# Default of `pad_token_id` of the families whose positions start after it.
-_ROBERTA_PADDING = 1
-# Tokens of the shortest text: one, and one before and after it.
-_LEAST = 3
 LAYER_PARTS = (*LINEAR_PARTS, *NORM_PARTS, "attention", "activation")
 
 BERT_PARTS = {
@@ -147,47 +140,3 @@ def part_of(role: str) -> str:
         'ffn_up'
     """
     return role.partition(".")[0]
-
-
-def families() -> dict[str, str]:
-    """Return `model_type` of `config.json` → name of its family plugin."""
-    return {t: name for name, plugin in plugins.each("families") for t in plugin.FAMILY.model_types}
-
-
-def family_of(model_type: str) -> EncoderFamily | None:
-    """Return the family of a `model_type`, or None."""
-    if model_type in GRAPH.model_types:
-        return GRAPH
-    # One at a time: what octobert knows itself imports no plugin of another package.
-    found = (plugin.FAMILY for _, plugin in plugins.each("families"))
-    return next((family for family in found if model_type in family.model_types), None)
-
-
-def longest_input(config: Mapping[str, Any]) -> int:
-    """Return the largest number of tokens that a model has positions for, special tokens included.
-
-    Args:
-        config: `config.json` of the model.
-
-    Raises:
-        ModelError: it has no positions for a text.
-
-    Example:
-        >>> longest_input({"model_type": "roberta", "max_position_embeddings": 514})
-        512
-    """
-    family = family_of(str(config.get("model_type")))
-    offset = family.position_offset if family else 0
-    rows = int(config.get("max_position_embeddings", 512))
-    if offset is None:
-        padding = config.get("pad_token_id", _ROBERTA_PADDING)
-        offset = rows if padding is None else int(padding) + 1
-    if rows - offset < _LEAST:
-        raise ModelError(
-            "the model has no positions for a text",
-            where="config.json",
-            got=f"max_position_embeddings {rows}, pad_token_id {json.dumps(config.get('pad_token_id'))}",
-            expected=f"positions of {config.get('model_type')} models start after the pad_token_id",
-            fix="correct the two, or download the model again",
-        )
-    return rows - offset

@@ -39,13 +39,13 @@ from octobert.core.errors import BrokenPluginWarning, RecipeError, did_you_mean,
 from octobert.core.frozen import first_problem
 
 P = TypeVar("P")
-C = TypeVar("C", bound=BaseModel)
+M = TypeVar("M", bound=BaseModel)
 
 # Family → the package that holds its plugins.
 PACKAGES = {
     "calibrators": "octobert.quantization.calibrators",
     "corrections": "octobert.quantization.corrections",
-    "families": "octobert.models.families",
+    "families": "octobert.core.families",
     "importers": "octobert.config.importers",
     "methods": "octobert.quantization.methods",
     "placements": "octobert.quantization.placements",
@@ -190,8 +190,8 @@ def _check(module: Any, family: str) -> None:
     """Raise ValidationError or RecipeError where a module lacks what the Protocol of its family declares."""
     if family not in PACKAGES:
         return
-    if (classes := _classes(family)) is not None:
-        classes.class_in(module)
+    if (values := values_of(family)) is not None:
+        values.value_in(module)
         return
     package = importlib.import_module(PACKAGES[family])
     protocol = next(
@@ -262,38 +262,41 @@ def _entry_points() -> tuple[EntryPoint, ...]:
 
 
 def options_of(family: str, name: str) -> type[BaseModel]:
-    """Return the model of a plugin's options: the plugin itself, where its family is one of classes.
+    """Return the model of a plugin's options: its class, where its family is one of values.
 
     Raises:
         RecipeError: as `load`.
     """
-    module, classes = load(family, name), _classes(family)
-    model: type[BaseModel] = module.Options if classes is None else classes.class_in(module)
+    values = values_of(family)
+    model: type[BaseModel] = type(values.load(name)) if values else load(family, name).Options
     return model
 
 
-def _classes(family: str) -> Classes[Any] | None:
-    """The `PLUGINS` of a family of classes."""
+def values_of(family: str) -> Any:
+    """Return the `Plugins` of a family; None for a family of modules."""
     return getattr(importlib.import_module(PACKAGES[family]), "PLUGINS", None)
 
 
-class Classes(Generic[C]):
-    """The plugins of a family that are frozen classes, one in each file. Their fields are their options.
+class Plugins(Generic[P]):
+    """The plugins of a family that are frozen values, one in each file.
+
+    A file defines the one value of the class. Where the class is abstract, it defines one subclass, and the value is the one
+    with its defaults: the fields of the subclass are its options.
 
     Args:
         family: a key of `PACKAGES`.
-        base: what each of them is a subclass of.
+        base: the class.
     """
 
-    def __init__(self, family: str, base: type[C]) -> None:
+    def __init__(self, family: str, base: type[P]) -> None:
         self._family, self._base = family, base
 
     def names(self) -> tuple[str, ...]:
         """Return the plugins as users write them (`moving-average`), sorted."""
         return names(self._family)
 
-    def load(self, name: str, *, where: str | None = None) -> type[C]:
-        """Return the class of one plugin.
+    def load(self, name: str, *, where: str | None = None) -> P:
+        """Return one plugin.
 
         Args:
             name: as users write it.
@@ -302,41 +305,53 @@ class Classes(Generic[C]):
         Raises:
             RecipeError: there is no plugin of that name, or it is broken.
         """
-        return self.class_in(load(self._family, name, where=where))
+        return self.value_in(load(self._family, name, where=where))
 
-    def each(self) -> Iterator[tuple[str, type[C]]]:
-        """Yield the classes that are not broken, with their names: those of octobert first."""
-        return ((name, self.class_in(module)) for name, module in each(self._family))
+    def each(self) -> Iterator[tuple[str, P]]:
+        """Yield the plugins that are not broken, with their names: those of octobert first."""
+        return ((name, self.value_in(module)) for name, module in each(self._family))
 
-    def class_in(self, module: ModuleType) -> type[C]:
-        """Return the one class of the family that a module defines.
+    def value_in(self, module: ModuleType) -> P:
+        """Return the one plugin of the family that a module defines.
 
         Raises:
-            RecipeError: it has none, or several.
+            RecipeError: it has none, or several, or one that lacks a method.
+            ValidationError: it lacks an attribute.
         """
-        own = [
+        abstract = inspect.isabstract(self._base)
+        found: list[Any] = [
             value
             for value in vars(module).values()
-            if isinstance(value, type)
-            and issubclass(value, self._base)
-            and value.__module__ == module.__name__
-        ]
-        if len(own) != 1:
-            raise RecipeError(
-                f"{module.__name__} has {len(own)} subclasses of {self._base.__name__}, not one"
+            if (
+                _is_defined_in(module, value, self._base)
+                if abstract
+                else isinstance(value, self._base)
             )
-        if lacking := sorted(own[0].__abstractmethods__):
-            raise RecipeError(f"{own[0].__name__} lacks {', '.join(lacking)}")
-        return own[0]
+        ]
+        if len(found) != 1:
+            kind = f"{'subclasses' if abstract else 'values'} of {self._base.__name__}"
+            raise RecipeError(f"{module.__name__} has {len(found)} {kind}, not one")
+        [own] = found
+        if abstract and (lacking := sorted(own.__abstractmethods__)):
+            raise RecipeError(f"{own.__name__} lacks {', '.join(lacking)}")
+        plugin: P = own() if abstract else own
+        return plugin
 
-    def make(self, name: str, options: Mapping[str, Any]) -> C:
+    def make(self: Plugins[M], name: str, options: Mapping[str, Any]) -> M:
         """Return a plugin with its options.
 
         Raises:
             RecipeError: as `load`.
             ValueError: an option is wrong.
         """
-        return self.load(name).model_validate(options)
+        return type(self.load(name)).model_validate(options)
+
+
+def _is_defined_in(module: ModuleType, value: Any, base: type) -> bool:
+    """Return whether a value is a subclass that the module itself defines, and does not import."""
+    return (
+        isinstance(value, type) and issubclass(value, base) and value.__module__ == module.__name__
+    )
 
 
 class Family(Generic[P]):

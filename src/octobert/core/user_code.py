@@ -187,7 +187,7 @@ def _module(code: UserCode) -> ModuleType:
     sys.modules[name] = module
     try:
         with ExitStack() as stack:
-            for _, importer in plugins.each("importers"):
+            for _, importer in plugins.values_of("importers").each():
                 stack.enter_context(importer.modules())
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:

@@ -16,7 +16,7 @@ import numpy as np
 
 from octobert.core.arrays import shapes_in, tensors_in
 from octobert.core.errors import ModelError, OctobertError, TokenError, reason
-from octobert.core.family import longest_input
+from octobert.core.families import longest_input
 from octobert.core.frozen import lazy
 from octobert.core.model_config import (
     QUERY_TABLE,

@@ -123,12 +123,12 @@ class TargetBaseline(FloatBaseline):
     @property
     def is_on_cpu(self) -> bool:
         """True if its target is the CPU target of its runtime."""
-        return self.target == self.runtime.CPU_TARGET
+        return self.target == self.runtime.cpu_target
 
     @property
     def packages(self) -> tuple[str, ...]:
         """The packages of its runtime."""
-        return self.runtime.PACKAGES
+        return self.runtime.packages
 
     def entries(self, session: Mapping[str, SessionEntries]) -> SessionEntries:
         """Return what is set for the target."""
@@ -216,7 +216,7 @@ def baseline_of(target: str, measured: Collection[str] | None = None) -> TargetB
     if capabilities.baseline_precisions:
         baseline = TargetBaseline(target=target, precision=capabilities.baseline_precisions[0])
     else:
-        baseline = TargetBaseline(target=runtimes.load(capabilities.runtime).CPU_TARGET)
+        baseline = TargetBaseline(target=runtimes.load(capabilities.runtime).cpu_target)
     return baseline if measured is None or baseline.name in measured else REFERENCE
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from octobert import targets
 from octobert.config.loading import choice_of
 from octobert.core.errors import DataError, ModelError, RecipeError, TargetError, did_you_mean
-from octobert.core.family import longest_input
+from octobert.core.families import longest_input
 from octobert.core.files import file_stamp
 from octobert.core.heads import head_of
 from octobert.core.model_config import CONFIG, Config, read_config
@@ -407,7 +407,7 @@ def _shape(ports: ModelSignature) -> tuple[int, int]:
 
 
 def _check_suffix(path: Path, target: str) -> None:
-    accepted = runtimes.load(targets.load(target).CAPABILITIES.runtime).SUFFIXES
+    accepted = runtimes.load(targets.load(target).CAPABILITIES.runtime).suffixes
     if path.suffix not in accepted:
         raise TargetError(
             f"the target {target} does not open such files",

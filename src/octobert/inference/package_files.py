@@ -301,7 +301,7 @@ def machine_id() -> str:
     """
     others = plugins.installed("runtimes")
     own = [runtimes.load(name) for name in runtimes.names() if name not in others]
-    versions = environment.versions(package for runtime in own for package in runtime.PACKAGES)
+    versions = environment.versions(package for runtime in own for package in runtime.packages)
     packages = {plugins.title_of(point.dist) for points in others.values() for point in points}
     here = environment.current(())
     return canonical_digest([here.cpu, here.cores, here.features, versions, sorted(packages)])[:16]

@@ -63,7 +63,7 @@ def _verdict(inspection: Inspection) -> Iterator[str]:
         as_fast = "not faster" if times > 1 - _EQUAL else "slower"
         verdict = f"INT8 is {as_fast} than float ({times:.2f} times as fast)"
     rounds = len(inspection.latencies[0].samples_ms)
-    where = f"{runtimes.load(inspection.runtime).TITLE} at {_shape(inspection)}"
+    where = f"{runtimes.load(inspection.runtime).title} at {_shape(inspection)}"
     yield f"{verdict} on {where}: {ours:.2f} ms against {theirs:.2f} ms, medians of {rounds} interleaved rounds."
 
 
@@ -203,7 +203,7 @@ def _precision(inspection: Inspection) -> Iterator[str]:
     halves = sorted(set(inspection.environment.features) & {"avx512_bf16", "amx_bf16"})
     if halves and "bf16" in targets.load(inspection.target).CAPABILITIES.baseline_precisions:
         yield (
-            f"This CPU has {', '.join(halves)}: by default {runtimes.load(inspection.runtime).TITLE} runs a float model in "
+            f"This CPU has {', '.join(halves)}: by default {runtimes.load(inspection.runtime).title} runs a float model in "
             f"bf16. Here the float model ran in {precision}."
         )
 

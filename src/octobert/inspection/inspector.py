@@ -190,7 +190,7 @@ def execution(inspection: Inspection) -> Execution:
     )
     return Execution(
         candidate=inspection.target,
-        runtime=f"{runtimes.load(inspection.runtime).TITLE} {inspection.version}",
+        runtime=f"{runtimes.load(inspection.runtime).title} {inspection.version}",
         batch=inspection.batch,
         sequence=inspection.sequence,
         total_ms=inspection.profile.split.total_ms,

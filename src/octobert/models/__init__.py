@@ -1,1 +1,1 @@
-"""Where a model comes from: hub, folder, package or ONNX file; checkpoints on disk, and the encoder families."""
+"""Where a model comes from: hub, folder, package or ONNX file; checkpoints on disk."""

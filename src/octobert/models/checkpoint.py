@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from octobert.core.errors import ModelError, RecipeError, reason
-from octobert.core.family import EncoderFamily, family_of
+from octobert.core.families import family_of
+from octobert.core.family import EncoderFamily
 from octobert.core.files import is_disk_error
 from octobert.core.heads import head_of
 from octobert.core.model_config import ADAPTER_CONFIG

@@ -14,7 +14,8 @@ from typing import Any, Literal, get_args
 
 from octobert.core import model_config
 from octobert.core.errors import ModelError, did_you_mean, unreadable
-from octobert.core.family import EncoderFamily, families, family_of, longest_input
+from octobert.core.families import family_of, longest_input, model_types
+from octobert.core.family import EncoderFamily
 from octobert.core.files import canonical_digest, file_digest, file_stamp, opened
 from octobert.core.frozen import FrozenModel
 from octobert.core.model_config import (
@@ -95,7 +96,7 @@ class ModelSource(FrozenModel):
             raise ModelError(
                 f'model type "{model_type}" is not supported',
                 where=where,
-                expected=", ".join(sorted(families())),
+                expected=", ".join(sorted(model_types())),
                 fix="choose an encoder of one of these types",
             )
         for key, value in {
@@ -298,7 +299,7 @@ def _model_type(config: Config, family: str | None, *, where: str, needed: bool)
         return str(stated)
     architecture = re.match(r"(\w+?)(For[A-Z]\w*|Model)$", (config.get("architectures") or [""])[0])
     named = (
-        {name.replace("-", ""): name for name in families()}.get(architecture[1].lower())
+        {name.replace("-", ""): name for name in model_types()}.get(architecture[1].lower())
         if architecture
         else None
     )
@@ -307,7 +308,7 @@ def _model_type(config: Config, family: str | None, *, where: str, needed: bool)
             "the config does not say of which type the model is",
             where=where,
             got="no model_type",
-            fix=f"name it with family: bert, or another of {', '.join(sorted(families()))}",
+            fix=f"name it with family: bert, or another of {', '.join(sorted(model_types()))}",
         )
     return family or named
 

@@ -15,8 +15,8 @@ import onnx_ir as ir
 from octobert.core.arrays import arrays_in
 from octobert.core.errors import ModelError
 from octobert.core.evidence import Curve, Execution, Smoothed
+from octobert.core.families import family_of
 from octobert.core.family import EncoderFamily
-from octobert.core.family import family_of as family_of_type
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Score
 from octobert.core.plan import QuantPlan
@@ -126,7 +126,7 @@ class CapturedModel(FloatGraph):
             ModelError: it is not installed any more.
         """
         name = self.facts.family
-        family = family_of_type(name)
+        family = family_of(name)
         if family is None:
             raise ModelError("the encoder family is not installed", where=self.step, got=name)
         return family

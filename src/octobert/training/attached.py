@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from octobert.core.errors import ModelError, PlanError, RecipeError, StorageError, did_you_mean
-from octobert.core.family import families, family_of
+from octobert.core.families import family_of, model_types
 from octobert.core.files import atomic_write, storage_errors
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import QuantPlan
@@ -140,7 +140,7 @@ def attach(
         raise ModelError(
             f'model type "{model_type}" is not supported',
             where="model.config",
-            fix=did_you_mean(str(model_type), families()),
+            fix=did_you_mean(str(model_type), model_types()),
         )
     if hasattr(model, Simulation.ATTRIBUTE):
         raise PlanError(

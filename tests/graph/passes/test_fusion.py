@@ -12,11 +12,11 @@ import onnxruntime as ort
 import pytest
 
 from octobert import targets
+from octobert.core import families
 from octobert.core.errors import ParityError
 from octobert.core.ranges import Ranges
 from octobert.graph import operators, parity, qdq, sites
 from octobert.graph.passes import float16, fusion
-from octobert.models import families
 from octobert.quantization.methods.dynamic import Dynamic
 from octobert.quantization.methods.static import Static
 from tests.support.checkpoints import pad_of, parity_feeds

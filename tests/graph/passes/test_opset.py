@@ -10,12 +10,12 @@ import onnx_ir as ir
 import pytest
 
 from octobert.config.loading import parse
+from octobert.core import families
 from octobert.core.errors import ModelError, RecipeError
 from octobert.core.heads import HEADS
 from octobert.core.session import ExportOptions, StaticShape, WrittenOpset
 from octobert.graph import operators, parity, qdq
 from octobert.graph.passes import float16, opset
-from octobert.models import families
 from octobert.pipeline import preflight
 from octobert.targets import qnn, vitisai
 from tests.support.graphs import capabilities, plan_for

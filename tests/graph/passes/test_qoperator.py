@@ -16,8 +16,7 @@ from octobert.core.session import ExportOptions, SessionOptions, WrittenOpset
 from octobert.data.encoded import feeds_of
 from octobert.graph import operators, parity, qdq, sites
 from octobert.graph.passes import cpu
-from octobert.inspection import linter
-from octobert.inspection.profilers import ort as profiler
+from octobert.inspection import linter, profilers
 from octobert.pipeline import planner
 from octobert.pipeline.stages import export
 from octobert.quantization.methods.dynamic import Dynamic
@@ -82,6 +81,7 @@ def test_the_target_writes_it_and_the_inspector_sees_integers(captured, tmp_path
         ExportOptions(qoperator=True, opset=WrittenOpset(opset=20)),
     )
     path = ort_cpu.model_file(tmp_path)
+    profiler = profilers.load("ort")
     seen = profiler.products(path)
     assert len(seen) == 12
     assert all(product.weight for product in seen)

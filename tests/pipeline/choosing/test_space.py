@@ -30,7 +30,9 @@ ALL = ["quantize", "calibrate", "transforms", "corrections"]
 def bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU with units for bfloat16, and none for float16."""
     monkeypatch.setattr(
-        openvino, "precision_problem", lambda each: "no float16 here" if each == "f16" else None
+        openvino.OpenvinoRuntime,
+        "precision_problem",
+        lambda _, each: "no float16 here" if each == "f16" else None,
     )
 
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-PREFIXES = ("extra://",)
+from octobert.models.sources import Source
 
 
-def fetch(name: str) -> Path:
-    """Return the folder behind the prefix."""
-    return Path(name.removeprefix(PREFIXES[0]))
+class Extra(Source):
+    """Folders behind a prefix."""
+
+    prefixes: tuple[str, ...] = ("extra://",)
+
+    def fetch(self, name: str) -> Path:
+        """Return the folder behind the prefix."""
+        return Path(name.removeprefix(self.prefixes[0]))

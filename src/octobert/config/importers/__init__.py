@@ -1,6 +1,6 @@
 """Configs of other tools become recipes. Each of their fields has an outcome: mapped to a key, not needed, or refused.
 
-An importer is a module of the entry point group `octobert.importers`. `octobert import`, `octobert run` and `load_recipe` take
+An importer is a plugin of the entry point group `octobert.importers`. `octobert import`, `octobert run` and `load_recipe` take
 every config that one of them knows.
 """
 
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import yaml
 
@@ -21,7 +22,7 @@ from octobert.config.recipe import PlainRecipe
 from octobert.core.errors import RecipeError
 from octobert.core.frozen import FrozenModel, Row, Tabular
 from octobert.core.plain import parsed_json
-from octobert.core.plugins import Family
+from octobert.core.plugins import Plugins
 
 Verdict = Literal["mapped", "not needed", "refused"]
 
@@ -57,16 +58,22 @@ class Outcome(FrozenModel):
         return f"{self.field} = {value}: {what}{'; ' if self.key and self.note else ': ' if self.note else ''}{self.note}"
 
 
-class Importer(Protocol):
-    """What an importer's module has."""
+class Importer(FrozenModel, ABC, validate_default=True):
+    """What makes recipes of the configs of one tool.
 
-    # Name of the tool, and what its configs look like, for errors.
-    TOOL: str
-    EXPECTED: str
+    Args:
+        tool: its name, for errors.
+        expected: what its configs look like, for errors.
+    """
 
+    tool: str
+    expected: str
+
+    @abstractmethod
     def is_config(self, raw: Any) -> bool:
         """Return whether plain data is a config of this tool rather than a recipe."""
 
+    @abstractmethod
     def convert(
         self, raw: Any, where: str, folder: Path, as_octobert: bool
     ) -> tuple[PlainRecipe, tuple[Outcome, ...]]:
@@ -83,11 +90,15 @@ class Importer(Protocol):
         """
 
     def modules(self) -> AbstractContextManager[None]:
-        """While this is open, files of the user can import what scripts for the tool import, also where it is not installed."""
+        """While this is open, files of the user can import what scripts for the tool import, also where it is not installed.
+
+        By default nothing more can be imported.
+        """
+        return nullcontext()
 
 
-_PLUGINS = Family[Importer]("importers")
-names, load, each = _PLUGINS.names, _PLUGINS.load, _PLUGINS.each
+PLUGINS = Plugins("importers", Importer)
+names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each
 
 _HEADINGS = {
     "refused": "Fields that octobert does not do",
@@ -192,12 +203,12 @@ def convert(
             "no importer knows this config",
             where=where,
             got=got,
-            expected=", or ".join(f"{other.EXPECTED} ({other.TOOL})" for _, other in each()),
+            expected=", or ".join(f"{other.expected} ({other.tool})" for _, other in each()),
         )
     recipe, outcomes = importer.convert(raw, where, folder, as_octobert)
     name = Path(where).name
     return Imported(
-        recipe=recipe, outcomes=outcomes, folder=folder, source=name, tool=importer.TOOL
+        recipe=recipe, outcomes=outcomes, folder=folder, source=name, tool=importer.tool
     )
 
 

@@ -8,12 +8,14 @@ the operator that it reads.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
-from octobert.core import plugins
+from octobert.core import families
 from octobert.core.family import EncoderFamily, part_of
+from octobert.core.frozen import FrozenModel
+from octobert.core.plugins import Plugins
 from octobert.core.profile import Operator, Product, Profile
 from octobert.core.session import Feeds, SessionOptions
 from octobert.targets import runtimes
@@ -22,9 +24,10 @@ Place = tuple[int | None, str]
 NOWHERE: Place = (None, "")
 
 
-class Profiler(Protocol):
-    """The functions of a profiler's module."""
+class Profiler(FrozenModel, ABC):
+    """A way to see what a runtime runs."""
 
+    @abstractmethod
     def profile(
         self,
         path: Path,
@@ -50,9 +53,11 @@ class Profiler(Protocol):
             ModelError: the model has an input that is not in `feeds`.
         """
 
+    @abstractmethod
     def products(self, path: Path) -> tuple[Product, ...]:
         """Return the matrix products of a model file that have an 8-bit or 16-bit input."""
 
+    @abstractmethod
     def why(self, product: Product, features: frozenset[str]) -> str | None:
         """Return why the runtime computes a product in float, or None if the file does not show a reason.
 
@@ -62,13 +67,13 @@ class Profiler(Protocol):
         """
 
 
-_PLUGINS = plugins.Family[Profiler]("profilers")
-names, load, each = _PLUGINS.names, _PLUGINS.load, _PLUGINS.each
+PLUGINS = Plugins("profilers", Profiler)
+names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each
 
 
 def targets() -> tuple[str, ...]:
     """Return the targets whose operators can be timed: kernels of other devices end after their operators."""
-    return tuple(runtimes.load(name).CPU_TARGET for name, _ in each())
+    return tuple(runtimes.load(name).cpu_target for name, _ in each())
 
 
 def reason_in_file(product: Product) -> str | None:
@@ -144,10 +149,7 @@ def _first(places: Mapping[str, Place], names: Sequence[str]) -> Place:
 
 def _family(ran: Sequence[Operator], family: str | None) -> EncoderFamily:
     """Return the named family, or the family in whose layers most operators have a part."""
-    found = (
-        [plugins.load("families", family)] if family else dict(plugins.each("families")).values()
-    )
-    candidates: list[EncoderFamily] = [plugin.FAMILY for plugin in found]
+    candidates = [families.load(family)] if family else [found for _, found in families.each()]
     names = [name for operator in ran for name in operator.covers] if len(candidates) > 1 else []
     return max(
         candidates,

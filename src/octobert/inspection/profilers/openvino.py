@@ -12,7 +12,7 @@ from octobert.core.errors import TargetError, reason
 from octobert.core.plan import middle_of
 from octobert.core.profile import Kind, Operand, Operator, Product, Profile, split
 from octobert.core.session import Feeds, SessionOptions
-from octobert.inspection.profilers import placed, reason_in_file
+from octobert.inspection.profilers import Profiler, placed, reason_in_file
 from octobert.targets.runtimes import openvino as _openvino
 from octobert.targets.shared import ir_files, sessions
 
@@ -36,45 +36,94 @@ _ROUNDINGS = 10
 _MOVES = {"Multiply", "Subtract", "Convert", "Reshape", "Transpose", "Squeeze", "Unsqueeze"}
 
 
-def profile(
-    path: Path, feeds: Feeds, options: SessionOptions, *, warmup: int, runs: int, family: str | None
-) -> Profile:
-    """Run a model and read its execution graph; see `Profiler.profile`."""
+class OpenvinoProfiler(Profiler):
+    """The counters of OpenVINO's CPU plugin."""
 
-    try:
-        core = _openvino.new_core()
-        model = ir_files.model_at(core, path)
-        settings = {**_openvino.settings_of(options, ir_files.group_of(model)), "PERF_COUNT": True}
-        compiled: Any = core.compile_model(model, "CPU", settings)
-        inputs = sessions.Inputs(
-            [ir_files.port_of(port) for port in model.inputs], path
-        ).model_feeds(feeds)
-        request = compiled.create_infer_request()
-        whole, sums = [], []
-        for number in range(warmup + runs):
-            started = time.perf_counter()
-            request.infer(dict(enumerate(inputs.values())))
-            whole.append((time.perf_counter() - started) * 1000)
-            sums.append({name: mean * (number + 1) for name, mean in _times(compiled).items()})
-    except RuntimeError as error:
-        raise TargetError(
-            "openvino cannot compile and run the model", where=str(path), got=reason(error, -1)
-        ) from error
-    operators = placed(_ran(compiled, model, _least(sums, warmup)), family)
-    # Milliseconds of whole runs, and the microseconds that their operators added to the sums.
-    added = [
-        sum(after.values()) - sum(before.values())
-        for before, after in itertools.pairwise(sums[warmup - 1 :])
-    ]
-    between_ms = max(
-        0.0, min(run - us / 1000 for run, us in zip(whole[warmup:], added, strict=True))
-    )
-    precision = _TYPES.get(
-        compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name(), "unknown"
-    )
-    return Profile(
-        precision=precision, runs=runs, split=split(operators, between_ms), operators=operators
-    )
+    def profile(
+        self,
+        path: Path,
+        feeds: Feeds,
+        options: SessionOptions,
+        *,
+        warmup: int,
+        runs: int,
+        family: str | None,
+    ) -> Profile:
+        """Run a model and read its execution graph; see `Profiler.profile`."""
+        try:
+            core = _openvino.new_core()
+            model = ir_files.model_at(core, path)
+            settings = {
+                **_openvino.settings_of(options, ir_files.group_of(model)),
+                "PERF_COUNT": True,
+            }
+            compiled: Any = core.compile_model(model, "CPU", settings)
+            inputs = sessions.Inputs(
+                [ir_files.port_of(port) for port in model.inputs], path
+            ).model_feeds(feeds)
+            request = compiled.create_infer_request()
+            whole, sums = [], []
+            for number in range(warmup + runs):
+                started = time.perf_counter()
+                request.infer(dict(enumerate(inputs.values())))
+                whole.append((time.perf_counter() - started) * 1000)
+                sums.append({name: mean * (number + 1) for name, mean in _times(compiled).items()})
+        except RuntimeError as error:
+            raise TargetError(
+                "openvino cannot compile and run the model", where=str(path), got=reason(error, -1)
+            ) from error
+        operators = placed(_ran(compiled, model, _least(sums, warmup)), family)
+        # Milliseconds of whole runs, and the microseconds that their operators added to the sums.
+        added = [
+            sum(after.values()) - sum(before.values())
+            for before, after in itertools.pairwise(sums[warmup - 1 :])
+        ]
+        between_ms = max(
+            0.0, min(run - us / 1000 for run, us in zip(whole[warmup:], added, strict=True))
+        )
+        precision = _TYPES.get(
+            compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name(), "unknown"
+        )
+        return Profile(
+            precision=precision, runs=runs, split=split(operators, between_ms), operators=operators
+        )
+
+    def products(self, path: Path) -> tuple[Product, ...]:
+        """Return the matrix products of an IR or ONNX file that have an 8-bit or 16-bit input."""
+        import openvino
+
+        products = []
+        for node in openvino.Core().read_model(str(path)).get_ordered_ops():
+            if node.get_type_name() == "MatMul":
+                left, right = (
+                    _operand(port.get_source_output().get_node()) for port in node.inputs()
+                )
+                if left[0] or right[0]:
+                    readers = tuple(
+                        sorted(
+                            port.get_node().get_friendly_name()
+                            for port in node.output(0).get_target_inputs()
+                        )
+                    )
+                    inputs = (left[0], right[0])
+                    products.append(
+                        Product(
+                            name=node.get_friendly_name(),
+                            readers=readers,
+                            inputs=inputs,
+                            weight=right[1],
+                        )
+                    )
+        return tuple(products)
+
+    def why(self, product: Product, features: frozenset[str]) -> str | None:
+        """Return why OpenVINO computes a product in float, or None if the file does not show it."""
+        left, right = product.inputs
+        if left is None or right is None or reason_in_file(product) is not None:
+            return reason_in_file(product)
+        if not product.weight and not (left.symmetric and right.symmetric):
+            return "they multiply two activations that are not symmetric, which OpenVINO's attention kernel computes in float"
+        return None
 
 
 def _facts(node: Any) -> dict[str, str]:
@@ -196,33 +245,6 @@ def _precision(
     )
 
 
-def products(path: Path) -> tuple[Product, ...]:
-    """Return the matrix products of an IR or ONNX file that have an 8-bit or 16-bit input."""
-    import openvino
-
-    products_ = []
-    for node in openvino.Core().read_model(str(path)).get_ordered_ops():
-        if node.get_type_name() == "MatMul":
-            left, right = (_operand(port.get_source_output().get_node()) for port in node.inputs())
-            if left[0] or right[0]:
-                readers = tuple(
-                    sorted(
-                        port.get_node().get_friendly_name()
-                        for port in node.output(0).get_target_inputs()
-                    )
-                )
-                inputs = (left[0], right[0])
-                products_.append(
-                    Product(
-                        name=node.get_friendly_name(),
-                        readers=readers,
-                        inputs=inputs,
-                        weight=right[1],
-                    )
-                )
-    return tuple(products_)
-
-
 def _operand(node: Any) -> tuple[Operand | None, bool]:
     """Return (integer type behind an input or None, whether the integers are constants)."""
     zero: Any = None
@@ -245,13 +267,3 @@ def _is_middle(zero: Any, dtype: str) -> bool:
     while zero is not None and zero.get_type_name() != "Constant":
         zero = zero.input_value(0).get_node()
     return middle == 0 if zero is None else bool((zero.data == middle).all())
-
-
-def why(product: Product, features: frozenset[str]) -> str | None:
-    """Return why OpenVINO computes a product in float, or None if the file does not show it."""
-    left, right = product.inputs
-    if left is None or right is None or reason_in_file(product) is not None:
-        return reason_in_file(product)
-    if not product.weight and not (left.symmetric and right.symmetric):
-        return "they multiply two activations that are not symmetric, which OpenVINO's attention kernel computes in float"
-    return None

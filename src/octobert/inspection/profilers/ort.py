@@ -22,7 +22,7 @@ from octobert.core.plan import middle_of
 from octobert.core.profile import Kind, Operand, Operator, Product, Profile, split
 from octobert.core.session import Feeds, SessionOptions
 from octobert.graph import operators
-from octobert.inspection.profilers import placed, reason_in_file
+from octobert.inspection.profilers import Profiler, placed, reason_in_file
 from octobert.targets.runtimes import ort as _ort
 from octobert.targets.shared import sessions
 
@@ -69,47 +69,121 @@ _MOVES = {
 }
 
 
-def profile(
-    path: Path, feeds: Feeds, options: SessionOptions, *, warmup: int, runs: int, family: str | None
-) -> Profile:
-    """Run a model under the profiler; see `Profiler.profile`."""
-    import onnxruntime as ort
+class OrtProfiler(Profiler):
+    """ONNX Runtime's own profiler, on the CPU."""
 
-    with tempfile.TemporaryDirectory() as folder:
-        settings = ort.SessionOptions()
-        settings.log_severity_level = 3
-        settings.intra_op_num_threads = options.threads or environment.thread_limit()
-        _ort.set_options_(settings, options.entries.options)
-        settings.optimized_model_filepath = str(Path(folder, "optimized.onnx"))
-        settings.enable_profiling, settings.profile_file_prefix = True, str(Path(folder, "profile"))
-        try:
-            session = ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-            inputs = sessions.Inputs(
-                [_ort.port_of(entry) for entry in session.get_inputs()], path
-            ).model_feeds(feeds)
-            for _ in range(warmup + runs):
-                session.run(None, inputs)
-            events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-        except ModelError:
-            raise
-        except Exception as error:  # onnxruntime has no public base class for its errors
-            raise TargetError(
-                "onnxruntime cannot open and run the model", where=str(path), got=reason(error, -1)
-            ) from error
-        nodes = {node.name: node for node in ir.load(settings.optimized_model_filepath).graph}
-    whole = [e for e in events if e["name"] == "model_run"][warmup:]
-    times = [
-        e
-        for e in events
-        if e.get("cat") == "Node" and e["name"].endswith(_KERNEL_TIME) and e["ts"] >= whole[0]["ts"]
-    ]
-    ran = placed(_ran(nodes, times), family)
-    between = [
-        e["dur"] - sum(n["dur"] for n in times if 0 <= n["ts"] - e["ts"] <= e["dur"]) for e in whole
-    ]
-    return Profile(
-        precision="f32", runs=runs, split=split(ran, max(0.0, min(between) / 1000)), operators=ran
-    )
+    def profile(
+        self,
+        path: Path,
+        feeds: Feeds,
+        options: SessionOptions,
+        *,
+        warmup: int,
+        runs: int,
+        family: str | None,
+    ) -> Profile:
+        """Run a model under the profiler; see `Profiler.profile`."""
+        import onnxruntime as ort
+
+        with tempfile.TemporaryDirectory() as folder:
+            settings = ort.SessionOptions()
+            settings.log_severity_level = 3
+            settings.intra_op_num_threads = options.threads or environment.thread_limit()
+            _ort.set_options_(settings, options.entries.options)
+            settings.optimized_model_filepath = str(Path(folder, "optimized.onnx"))
+            settings.enable_profiling, settings.profile_file_prefix = (
+                True,
+                str(Path(folder, "profile")),
+            )
+            try:
+                session = ort.InferenceSession(
+                    str(path), settings, providers=["CPUExecutionProvider"]
+                )
+                inputs = sessions.Inputs(
+                    [_ort.port_of(entry) for entry in session.get_inputs()], path
+                ).model_feeds(feeds)
+                for _ in range(warmup + runs):
+                    session.run(None, inputs)
+                events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+            except ModelError:
+                raise
+            except Exception as error:  # onnxruntime has no public base class for its errors
+                raise TargetError(
+                    "onnxruntime cannot open and run the model",
+                    where=str(path),
+                    got=reason(error, -1),
+                ) from error
+            nodes = {node.name: node for node in ir.load(settings.optimized_model_filepath).graph}
+        whole = [e for e in events if e["name"] == "model_run"][warmup:]
+        times = [
+            e
+            for e in events
+            if e.get("cat") == "Node"
+            and e["name"].endswith(_KERNEL_TIME)
+            and e["ts"] >= whole[0]["ts"]
+        ]
+        ran = placed(_ran(nodes, times), family)
+        between = [
+            e["dur"] - sum(n["dur"] for n in times if 0 <= n["ts"] - e["ts"] <= e["dur"])
+            for e in whole
+        ]
+        return Profile(
+            precision="f32",
+            runs=runs,
+            split=split(ran, max(0.0, min(between) / 1000)),
+            operators=ran,
+        )
+
+    def products(self, path: Path) -> tuple[Product, ...]:
+        """Return the matrix products of an ONNX file that have an 8-bit or 16-bit input."""
+        products: list[Product] = []
+        # Product → the 8-bit value of its first input.
+        sources: dict[str, ir.Value | None] = {}
+        for node in read_onnx(path).graph:
+            facts: dict[str, Any] = {}
+            if node.op_type == "MatMulInteger":
+                weight = node.inputs[1]
+                constant = weight is not None and weight.is_initializer()
+                integers = Operand(dtype=_dtype(weight) if constant else "int8", symmetric=True)
+                dynamic = operators.producer(node.inputs[0], "DynamicQuantizeLinear") is not None
+                facts = {"inputs": (_ASYMMETRIC, integers), "dynamic": dynamic, "weight": constant}
+            elif node.op_type in _OPERANDS:
+                second, *zeros = _OPERANDS[node.op_type]
+                weight = node.inputs[second]
+                pair: tuple[Operand | None, ...] = tuple(
+                    _by_zero_point(node, zero, _ASYMMETRIC) for zero in zeros
+                )
+                facts = {"inputs": pair, "weight": weight is not None and weight.is_initializer()}
+            elif node.op_type in ("MatMul", "Gemm"):
+                pair = tuple(_operand(value) for value in node.inputs[:2])
+                dequantize = operators.producer(node.inputs[0], "DequantizeLinear")
+                if dequantize is not None:
+                    sources[node.name or ""] = dequantize.inputs[0]
+                if any(pair):
+                    facts = {"inputs": pair, "weight": _is_constant(node.inputs[1])}
+            if facts:
+                readers = tuple(
+                    reader.name or "" for reader in operators.consumers(node.outputs[0])
+                )
+                products.append(Product(name=node.name or "", readers=readers, **facts))
+        counts = Counter(sources.values())
+        # Other products that read the same integers.
+        siblings = {name: counts[source] - 1 for name, source in sources.items()}
+        return tuple(
+            product.replaced(siblings=siblings.get(product.name, 0)) for product in products
+        )
+
+    def why(self, product: Product, features: frozenset[str]) -> str | None:
+        """Return why ONNX Runtime computes a product in float, or None if the file does not show it."""
+        left, right = product.inputs
+        if left is None or right is None or reason_in_file(product) is not None:
+            return reason_in_file(product)
+        if left.dtype == "int8" and "avx2" in features:
+            takes = "ONNX Runtime on x86 computes only uint8 activations in integers"
+            if product.siblings:
+                return f"several of them read one int8 activation; {takes}, and converts int8 to uint8 for a single reader only"
+            return f"their activations are int8, and {takes}"
+        return None
 
 
 def _ran(
@@ -181,42 +255,6 @@ def _precision(facts: Mapping[str, Any]) -> str:
     )
 
 
-def products(path: Path) -> tuple[Product, ...]:
-    """Return the matrix products of an ONNX file that have an 8-bit or 16-bit input."""
-    products_: list[Product] = []
-    # Product → the 8-bit value of its first input.
-    sources: dict[str, ir.Value | None] = {}
-    for node in read_onnx(path).graph:
-        facts: dict[str, Any] = {}
-        if node.op_type == "MatMulInteger":
-            weight = node.inputs[1]
-            constant = weight is not None and weight.is_initializer()
-            integers = Operand(dtype=_dtype(weight) if constant else "int8", symmetric=True)
-            dynamic = operators.producer(node.inputs[0], "DynamicQuantizeLinear") is not None
-            facts = {"inputs": (_ASYMMETRIC, integers), "dynamic": dynamic, "weight": constant}
-        elif node.op_type in _OPERANDS:
-            second, *zeros = _OPERANDS[node.op_type]
-            weight = node.inputs[second]
-            pair: tuple[Operand | None, ...] = tuple(
-                _by_zero_point(node, zero, _ASYMMETRIC) for zero in zeros
-            )
-            facts = {"inputs": pair, "weight": weight is not None and weight.is_initializer()}
-        elif node.op_type in ("MatMul", "Gemm"):
-            pair = tuple(_operand(value) for value in node.inputs[:2])
-            dequantize = operators.producer(node.inputs[0], "DequantizeLinear")
-            if dequantize is not None:
-                sources[node.name or ""] = dequantize.inputs[0]
-            if any(pair):
-                facts = {"inputs": pair, "weight": _is_constant(node.inputs[1])}
-        if facts:
-            readers = tuple(reader.name or "" for reader in operators.consumers(node.outputs[0]))
-            products_.append(Product(name=node.name or "", readers=readers, **facts))
-    counts = Counter(sources.values())
-    # Other products that read the same integers.
-    siblings = {name: counts[source] - 1 for name, source in sources.items()}
-    return tuple(product.replaced(siblings=siblings.get(product.name, 0)) for product in products_)
-
-
 def _operand(value: ir.Value | None) -> Operand | None:
     """Return the integer type behind an input, or None if no DequantizeLinear produces it."""
     node = operators.producer(value)
@@ -254,16 +292,3 @@ def _dtype(value: ir.Value | None) -> str:
     assert value is not None
     assert value.dtype is not None
     return str(value.dtype.numpy())
-
-
-def why(product: Product, features: frozenset[str]) -> str | None:
-    """Return why ONNX Runtime computes a product in float, or None if the file does not show it."""
-    left, right = product.inputs
-    if left is None or right is None or reason_in_file(product) is not None:
-        return reason_in_file(product)
-    if left.dtype == "int8" and "avx2" in features:
-        takes = "ONNX Runtime on x86 computes only uint8 activations in integers"
-        if product.siblings:
-            return f"several of them read one int8 activation; {takes}, and converts int8 to uint8 for a single reader only"
-        return f"their activations are int8, and {takes}"
-    return None

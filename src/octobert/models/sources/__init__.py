@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Protocol
 
-from octobert.core import plugins
 from octobert.core.errors import ModelError
+from octobert.core.frozen import FrozenModel
 from octobert.core.model_config import CONFIG
 from octobert.core.origin import listed
+from octobert.core.plugins import Plugins
 
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
-class Source(Protocol):
-    """What a source's module has.
+class Source(FrozenModel, ABC, validate_default=True):
+    """A place that models come from.
 
-    Attributes:
-        PREFIXES: what names of its models begin with, such as `azureml://`.
+    Args:
+        prefixes: what names of its models begin with, such as `azureml://`.
     """
 
-    PREFIXES: tuple[str, ...]
+    prefixes: tuple[str, ...]
 
+    @abstractmethod
     def fetch(self, name: str) -> Path:
         """Return the folder, `.onnx` file or zip file of a model, in octobert's cache folder or in place.
 
@@ -30,13 +32,13 @@ class Source(Protocol):
         """
 
 
-_PLUGINS = plugins.Family[Source]("sources")
-names, load, each = _PLUGINS.names, _PLUGINS.load, _PLUGINS.each
+PLUGINS = Plugins("sources", Source)
+names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each
 
 
 def of(name: str) -> Source | None:
     """Return the source of a model's name; None for files and ids of the Hub."""
-    return next((source for _, source in each() if name.startswith(source.PREFIXES)), None)
+    return next((source for _, source in each() if name.startswith(source.prefixes)), None)
 
 
 def model_in(folder: Path, where: str) -> Path:

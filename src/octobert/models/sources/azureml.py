@@ -19,9 +19,8 @@ from octobert.core import environment
 from octobert.core.errors import ModelError, reason
 from octobert.core.files import atomic_folder, canonical_digest, is_disk_error
 from octobert.core.origin import listed
-from octobert.models.sources import model_in
+from octobert.models.sources import Source, model_in
 
-PREFIXES = ("azureml://",)
 _PART = r"([^/<>\s]+)"
 _WORKSPACE = re.compile(
     rf"azureml://subscriptions/{_PART}/resource[gG]roups/{_PART}/workspaces/{_PART}/models/{_PART}(?:/versions/{_PART})?"
@@ -47,9 +46,14 @@ class _Name:
     version: str | None
 
 
-def fetch(name: str) -> Path:
-    """See `Source`."""
-    return model_in(downloaded(name), name)
+class AzureML(Source):
+    """Registered models of AzureML."""
+
+    prefixes: tuple[str, ...] = ("azureml://",)
+
+    def fetch(self, name: str) -> Path:
+        """Return the model in the downloaded folder; see `Source`."""
+        return model_in(downloaded(name), name)
 
 
 def downloaded(name: str, models: ModelClient | None = None) -> Path:

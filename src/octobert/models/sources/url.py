@@ -46,8 +46,8 @@ from octobert.core.files import (
 )
 from octobert.core.plain import parsed_json
 from octobert.core.version import __version__
+from octobert.models.sources import Source
 
-PREFIXES = ("http://", "https://")
 SUFFIXES = (".zip", ".onnx")
 MOST_BYTES = 32 << 30
 # Attempts without a single new byte, and seconds that a server may be silent, or send fewer bytes than these.
@@ -68,46 +68,48 @@ _RECORD, _PARTIAL = "download.json", "partial"
 _NUMBER = r"\d{1,18}"
 
 
-def fetch(name: str) -> Path:
-    """The file behind a URL, downloaded unless it is there and unchanged.
+class Url(Source):
+    """URLs of `.zip` and `.onnx` files, with `#sha256=…` or without."""
 
-    Args:
-        name: the URL of a `.zip` or `.onnx` file, with `#sha256=…` or without.
+    prefixes: tuple[str, ...] = ("http://", "https://")
 
-    Raises:
-        ModelError: the URL is of another kind, the server does not give the file, or the files are others than they must be.
-        StorageError: the cache folder cannot be written, or has no room.
-    """
-    try:
-        quoted = quote(name, safe="%/:?#[]@!$&'()*+,;=~")
-        _check_address(quoted)
-        address, fragment = urldefrag(quoted)
-        file = Path(unquote(urlsplit(address).path)).name
-    except ValueError as error:
-        raise ModelError(
-            "the URL cannot be read", where=name, got=reason(error), fix="correct it"
-        ) from error
-    pinned = fragment.lower().removeprefix("sha256=") if fragment else None
-    if pinned is not None and not re.fullmatch("[0-9a-f]{64}", pinned):
-        raise ModelError(
-            "the end of the URL is no digest",
-            where=name,
-            got=f"#{fragment}",
-            expected="#sha256= and 64 digits",
-        )
-    if Path(file).suffix.lower() not in SUFFIXES or not stays_inside(file):
-        raise ModelError(
-            "the URL names no model",
-            where=name,
-            got=file or "no file",
-            expected="a .zip file or an .onnx file",
-        )
-    with place_in_cache("downloads", canonical_digest(address)[:16]) as folder:
-        folder.mkdir(exist_ok=True)
-        record = _record_of(folder, file)
-        if pinned is None or record.get("sha256") != pinned:
-            _update(address, folder, file, record, pinned)
-    return folder / file
+    def fetch(self, name: str) -> Path:
+        """Return the file behind a URL, downloaded unless it is there and unchanged.
+
+        Raises:
+            ModelError: the URL is of another kind, the server does not give the file, or not the one that it must be.
+            StorageError: the cache folder cannot be written, or has no room.
+        """
+        try:
+            quoted = quote(name, safe="%/:?#[]@!$&'()*+,;=~")
+            _check_address(quoted)
+            address, fragment = urldefrag(quoted)
+            file = Path(unquote(urlsplit(address).path)).name
+        except ValueError as error:
+            raise ModelError(
+                "the URL cannot be read", where=name, got=reason(error), fix="correct it"
+            ) from error
+        pinned = fragment.lower().removeprefix("sha256=") if fragment else None
+        if pinned is not None and not re.fullmatch("[0-9a-f]{64}", pinned):
+            raise ModelError(
+                "the end of the URL is no digest",
+                where=name,
+                got=f"#{fragment}",
+                expected="#sha256= and 64 digits",
+            )
+        if Path(file).suffix.lower() not in SUFFIXES or not stays_inside(file):
+            raise ModelError(
+                "the URL names no model",
+                where=name,
+                got=file or "no file",
+                expected="a .zip file or an .onnx file",
+            )
+        with place_in_cache("downloads", canonical_digest(address)[:16]) as folder:
+            folder.mkdir(exist_ok=True)
+            record = _record_of(folder, file)
+            if pinned is None or record.get("sha256") != pinned:
+                _update(address, folder, file, record, pinned)
+        return folder / file
 
 
 def _check_address(address: str) -> None:

@@ -55,8 +55,7 @@ class Calibrator(FrozenModel, ABC):
             ) from error
 
 
-# mypy takes no abstract class for a `type[C]`; only subclasses are made.
-PLUGINS = plugins.Classes("calibrators", Calibrator)  # type: ignore[type-abstract]
+PLUGINS = plugins.Plugins("calibrators", Calibrator)
 names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each
 
 

@@ -138,8 +138,7 @@ class Correction(FrozenModel, ABC):
         """
 
 
-# mypy takes no abstract class for a `type[C]`; only subclasses are made.
-PLUGINS = plugins.Classes("corrections", Correction)  # type: ignore[type-abstract]
+PLUGINS = plugins.Plugins("corrections", Correction)
 names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each
 
 

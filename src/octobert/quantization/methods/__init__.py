@@ -69,6 +69,5 @@ class Method(FrozenModel, ABC):
         return None
 
 
-# mypy takes no abstract class for a `type[C]`; only subclasses are made.
-PLUGINS = plugins.Classes("methods", Method)  # type: ignore[type-abstract]
+PLUGINS = plugins.Plugins("methods", Method)
 names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each

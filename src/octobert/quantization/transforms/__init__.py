@@ -64,8 +64,7 @@ class Transform(FrozenModel, ABC):
         return ""
 
 
-# mypy takes no abstract class for a `type[C]`; only subclasses are made.
-PLUGINS = plugins.Classes("transforms", Transform)  # type: ignore[type-abstract]
+PLUGINS = plugins.Plugins("transforms", Transform)
 names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each
 
 

@@ -5,41 +5,37 @@ The file's name is the runtime's: `Capabilities.runtime` of a target names it. I
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Protocol
 
-from octobert.core import plugins
 from octobert.core.capability import Capabilities
+from octobert.core.errors import TargetError
+from octobert.core.frozen import FrozenModel
 from octobert.core.plan import SHORT, FloatType
+from octobert.core.plugins import Plugins
 from octobert.core.session import RuntimeOption, SessionEntries
 
 # `RUNTIME_OPTIONS` of a target that tries none.
 NO_OPTIONS: Mapping[str, tuple[RuntimeOption, ...]] = {}
 
 
-class Runtime(Protocol):
-    """The attributes and functions of a runtime's module.
+class Runtime(FrozenModel, ABC, validate_default=True):
+    """What runs the model files of targets.
 
-    Attributes:
-        TITLE: the runtime's name in texts, such as `ONNX Runtime`.
-        PACKAGES: Python packages that it runs on. They are imported before a load time is measured, and their versions
+    Args:
+        title: the runtime's name in texts, such as `ONNX Runtime`.
+        packages: Python packages that it runs on. They are imported before a load time is measured, and their versions
             recorded.
-        SUFFIXES: suffixes of the model files that it opens.
-        CPU_TARGET: the target that runs it on the CPU. Where a device cannot run the float model, this target runs it.
+        suffixes: suffixes of the model files that it opens.
+        cpu_target: the target that runs it on the CPU. Where a device cannot run the float model, this target runs it.
     """
 
-    TITLE: str
-    PACKAGES: tuple[str, ...]
-    SUFFIXES: tuple[str, ...]
-    CPU_TARGET: str
+    title: str
+    packages: tuple[str, ...]
+    suffixes: tuple[str, ...]
+    cpu_target: str
 
-    def precision_problem(self, precision: str) -> str | None:
-        """Return why the CPU target cannot run a float model in a precision on this machine, or None if it can.
-
-        Args:
-            precision: one of the target's `baseline_precisions`.
-        """
-
+    @abstractmethod
     def check_entries(self, entries: SessionEntries, device: str) -> None:
         """Check what a recipe sets for sessions, as far as that can be known without a model.
 
@@ -51,8 +47,16 @@ class Runtime(Protocol):
             RecipeError: the runtime has no such option, or does not take the value.
         """
 
+    def precision_problem(self, precision: str) -> str | None:
+        """Return why the CPU target cannot run a float model in a precision on this machine, or None if it can, the default.
+
+        Args:
+            precision: one of the target's `baseline_precisions`.
+        """
+        return None
+
     def check_device(self, device: str) -> None:
-        """Check that its targets can run on a device that the user names.
+        """Check that its targets can run on a device that the user names. By default each target is one device.
 
         Args:
             device: as the runtime names it, such as `AUTO` or `GPU`.
@@ -60,10 +64,16 @@ class Runtime(Protocol):
         Raises:
             TargetError: they cannot, or the machine does not have the device.
         """
+        raise TargetError(
+            f"targets of {self.title} run on one device only",
+            where="device",
+            got=device,
+            fix="leave it out, or open a package for an OpenVINO target",
+        )
 
 
-_PLUGINS = plugins.Family[Runtime]("runtimes")
-names, load, each = _PLUGINS.names, _PLUGINS.load, _PLUGINS.each
+PLUGINS = Plugins("runtimes", Runtime)
+names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each
 
 
 def float_problems(capabilities: Capabilities) -> dict[FloatType, str | None]:

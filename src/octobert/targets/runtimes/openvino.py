@@ -28,13 +28,10 @@ from octobert.core.session import (
     SessionOptions,
     static_lengths,
 )
+from octobert.targets.runtimes import Runtime
 from octobert.targets.shared import sessions
 from octobert.targets.shared.ir_files import GROUP_OPTION, group_of, model_at, port_of
 
-TITLE = "OpenVINO"
-PACKAGES = ("openvino",)
-SUFFIXES = (".xml", ".onnx")
-CPU_TARGET = "openvino-cpu"
 _LOG_LEVELS = {
     "debug": "LOG_DEBUG",
     "info": "LOG_INFO",
@@ -72,22 +69,80 @@ RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {
 }
 
 
-def precision_problem(precision: str) -> str | None:
-    """Return why this CPU cannot compute in a precision natively, or None if it can.
+class OpenvinoRuntime(Runtime):
+    """OpenVINO, whose targets also run on other devices that it names."""
 
-    On other CPUs with AVX-512, OpenVINO imitates bfloat16. For float16 it takes bfloat16 where it has that (2026.4).
-    """
-    if precision not in _NATIVE:
-        return None
-    problem = _unavailable()
-    if problem is not None:
-        return problem.missing
-    name, capability, limits = _NATIVE[precision]
-    if capability not in _cpu_types():
-        return f"this CPU does not compute in {name}"
-    # The limit is for simulating other CPUs. OpenVINO does not know it, and cannot open models in the type.
-    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper()
-    return f"ONEDNN_MAX_CPU_ISA={limit} excludes {name}" if limit in limits else None
+    title: str = "OpenVINO"
+    packages: tuple[str, ...] = ("openvino",)
+    suffixes: tuple[str, ...] = (".xml", ".onnx")
+    cpu_target: str = "openvino-cpu"
+
+    def precision_problem(self, precision: str) -> str | None:
+        """Return why this CPU cannot compute in a precision natively, or None if it can.
+
+        On other CPUs with AVX-512, OpenVINO imitates bfloat16. For float16 it takes bfloat16 where it has that (2026.4).
+        """
+        if precision not in _NATIVE:
+            return None
+        problem = _unavailable()
+        if problem is not None:
+            return problem.missing
+        name, capability, limits = _NATIVE[precision]
+        if capability not in _cpu_types():
+            return f"this CPU does not compute in {name}"
+        # The limit is for simulating other CPUs. OpenVINO does not know it, and cannot open models in the type.
+        limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper()
+        return f"ONEDNN_MAX_CPU_ISA={limit} excludes {name}" if limit in limits else None
+
+    def check_device(self, device: str) -> None:
+        """Check that this machine has a device, or all devices that `AUTO:…`, `MULTI:…` or `HETERO:…` name."""
+        present = _core("OpenVINO cannot be used", "device").available_devices
+        chooser, _, listed = device.partition(":")
+        # AUTO:-GPU takes all devices but that one, and MULTI:CPU(2) gives a device two requests.
+        names = (
+            [name.partition("(")[0].removeprefix("-") for name in listed.split(",")]
+            if chooser in _CHOOSERS
+            else [device]
+        )
+        device_names = {*present, *(name.partition(".")[0] for name in present)}
+        if device == _CHOOSERS[0] or device_names.issuperset(names):
+            return
+        raise TargetError(
+            f"OpenVINO does not have the device {device}",
+            where="device",
+            got=", ".join(name for name in names if name not in device_names)
+            or "no list of devices",
+            expected=f"{', '.join(present)}, AUTO, or a list of them such as MULTI:{','.join(present)}",
+            fix="use one of these; a GPU or an NPU needs its driver",
+        )
+
+    def check_entries(self, entries: SessionEntries, device: str) -> None:
+        """Check what a recipe sets for sessions: properties of the device.
+
+        Raises:
+            RecipeError: the device has no such property, or something is set for an execution provider.
+        """
+        import openvino
+
+        if entries.provider:
+            raise RecipeError(
+                "OpenVINO has no execution providers",
+                where="session.provider",
+                got=", ".join(entries.provider)[:200],
+                fix="move them to options",
+            )
+        core, short = openvino.Core(), device.split()[-1]
+        if short not in {name.split(".")[0] for name in core.available_devices}:
+            return
+        properties = (*map(str, core.get_property(short, "SUPPORTED_PROPERTIES")), *CPU_CACHE)
+        for name in entries.options:
+            if name not in properties:
+                raise RecipeError(
+                    f"OpenVINO has no such property of the {short}",
+                    where="session.options",
+                    got=name,
+                    fix=did_you_mean(name, properties),
+                )
 
 
 def _unavailable() -> Probe | None:
@@ -147,57 +202,6 @@ def probe(device: str) -> Probe:
             missing=f"openvino has no {device} device (it has {', '.join(devices) or 'none'})",
         )
     return Probe(available=True, version=version)
-
-
-def check_device(device: str) -> None:
-    """Check that this machine has a device, or all devices that `AUTO:…`, `MULTI:…` or `HETERO:…` name."""
-    present = _core("OpenVINO cannot be used", "device").available_devices
-    chooser, _, listed = device.partition(":")
-    # AUTO:-GPU takes all devices but that one, and MULTI:CPU(2) gives a device two requests.
-    names = (
-        [name.partition("(")[0].removeprefix("-") for name in listed.split(",")]
-        if chooser in _CHOOSERS
-        else [device]
-    )
-    device_names = {*present, *(name.partition(".")[0] for name in present)}
-    if device == _CHOOSERS[0] or device_names.issuperset(names):
-        return
-    raise TargetError(
-        f"OpenVINO does not have the device {device}",
-        where="device",
-        got=", ".join(name for name in names if name not in device_names) or "no list of devices",
-        expected=f"{', '.join(present)}, AUTO, or a list of them such as MULTI:{','.join(present)}",
-        fix="use one of these; a GPU or an NPU needs its driver",
-    )
-
-
-def check_entries(entries: SessionEntries, device: str) -> None:
-    """Check what a recipe sets for sessions: properties of the device.
-
-    Raises:
-        RecipeError: the device has no such property, or something is set for an execution provider.
-    """
-    import openvino
-
-    if entries.provider:
-        raise RecipeError(
-            "OpenVINO has no execution providers",
-            where="session.provider",
-            got=", ".join(entries.provider)[:200],
-            fix="move them to options",
-        )
-    core, short = openvino.Core(), device.split()[-1]
-    if short not in {name.split(".")[0] for name in core.available_devices}:
-        return
-    properties = (*map(str, core.get_property(short, "SUPPORTED_PROPERTIES")), *CPU_CACHE)
-    for name in entries.options:
-        if name not in properties:
-            raise RecipeError(
-                f"OpenVINO has no such property of the {short}",
-                where="session.options",
-                got=name,
-                fix=did_you_mean(name, properties),
-            )
 
 
 def ports_of(path: Path) -> ModelSignature:

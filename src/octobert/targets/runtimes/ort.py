@@ -39,12 +39,8 @@ from octobert.core.session import (
     SessionOptions,
     most_threads,
 )
+from octobert.targets.runtimes import Runtime
 from octobert.targets.shared import sessions
-
-TITLE = "ONNX Runtime"
-PACKAGES = ("onnxruntime",)
-SUFFIXES = (".onnx",)
-CPU_TARGET = "ort-cpu"
 
 INSTALL = "pip install onnxruntime"
 CPU = "CPUExecutionProvider"
@@ -69,25 +65,23 @@ _DEVICES = {
 }
 
 
-def precision_problem(precision: str) -> str | None:
-    """Return None: the CPU provider runs float32, the only precision of its target, on every machine."""
-    return None
+class OrtRuntime(Runtime):
+    """ONNX Runtime, whose CPU provider runs float32 on every machine."""
 
+    title: str = "ONNX Runtime"
+    packages: tuple[str, ...] = ("onnxruntime",)
+    suffixes: tuple[str, ...] = (".onnx",)
+    cpu_target: str = "ort-cpu"
 
-def check_device(device: str) -> None:
-    """Refuse: a target is one execution provider."""
-    raise sessions.no_choice_of_device(TITLE, device)
+    def check_entries(self, entries: SessionEntries, device: str) -> None:
+        """Check what a recipe sets for sessions. Config entries and options of providers are free text.
 
+        Raises:
+            RecipeError: onnxruntime's SessionOptions has no such field, or does not take the value.
+        """
+        import onnxruntime as ort
 
-def check_entries(entries: SessionEntries, device: str) -> None:
-    """Check what a recipe sets for sessions. Config entries and options of providers are free text.
-
-    Raises:
-        RecipeError: onnxruntime's SessionOptions has no such field, or does not take the value.
-    """
-    import onnxruntime as ort
-
-    set_options_(ort.SessionOptions(), entries.options)
+        set_options_(ort.SessionOptions(), entries.options)
 
 
 def set_options_(settings: Any, options: Mapping[str, RuntimeOption]) -> None:

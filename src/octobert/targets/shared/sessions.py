@@ -71,21 +71,6 @@ def with_streams(options: SessionOptions) -> SessionOptions:
     return options.replaced(streams=max(1, environment.cores() // (options.threads or 1)))
 
 
-def no_choice_of_device(title: str, device: str) -> TargetError:
-    """The error of a runtime whose targets are devices themselves.
-
-    Args:
-        title: of the runtime.
-        device: that was asked for.
-    """
-    return TargetError(
-        f"targets of {title} run on one device only",
-        where="device",
-        got=device,
-        fix="leave it out, or open a package for an OpenVINO target",
-    )
-
-
 class Inputs:
     """The inputs of a model file, and what it reads from feeds.
 
