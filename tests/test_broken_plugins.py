@@ -115,6 +115,24 @@ def test_classes_that_are_none_are_breakage(site: Path, text: str, said: str) ->
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "prefixes: Field required"),
+        ("    prefixes: tuple[str, ...] = 3", "prefixes: Input should be a valid tuple"),
+        (
+            "    prefixes = ('octo:',)",
+            "PydanticUserError: Field 'prefixes' defined on a base class",
+        ),
+    ],
+)
+def test_attributes_that_are_none_are_breakage(site: Path, text: str, said: str) -> None:
+    head = "from octobert.models.sources import Source\nclass Mine(Source):\n"
+    content = f"{head}    def fetch(self, name): ...\n{text}\n"
+    install(site, {"sources": {"octo-bad": "octo_bad"}}, {"octo_bad.py": content})
+    assert said in left_out("sources", "octo-bad")
+
+
+@pytest.mark.parametrize(
     ("name", "module", "said"),
     [
         ("octo-bad", "octo_missing", "ModuleNotFoundError: No module named 'octo_missing'"),

@@ -1,8 +1,9 @@
 """Plugins: modules that are found by their names. `load("targets", "openvino-cpu")` imports `octobert/targets/openvino_cpu.py`.
 
-There is no registry. The package of each family defines a `Protocol` for its plugins, and a typed `load`. Files whose names
-start with an underscore are shared code. Other Python packages add plugins through entry points of the group
-`octobert.<family>`, such as `octobert.targets`: the name of the entry point is the name of the plugin, its value is a module.
+There is no registry. The package of each family says what its plugins are, values of a class (`Plugins`) or modules of a
+`Protocol` (`Family`), and has a typed `load`. Files whose names start with an underscore are shared code. Other packages add
+plugins through entry points of the group `octobert.<family>`, such as `octobert.targets`: the name of the entry point is the
+name of the plugin, its value is a module.
 
 A plugin of another package may be broken in any way. `load` says so in a sentence with the name of the package, and `each`, by
 which all lists and searches go, leaves it out with a `BrokenPluginWarning`. Plugins of octobert come first in `each`, and
@@ -187,7 +188,7 @@ def _limited(seconds: int) -> Iterator[None]:
 
 
 def _check(module: Any, family: str) -> None:
-    """Raise ValidationError or RecipeError where a module lacks what the Protocol of its family declares."""
+    """Raise ValidationError or RecipeError where a module is not what its family asks for."""
     if family not in PACKAGES:
         return
     if (values := values_of(family)) is not None:
