@@ -27,7 +27,8 @@ import onnxruntime as ort
 from foundation import VOCABULARY, make_model
 from peers import ORT_COPIED, attempt, nncf_transformer
 
-from octobert.core import environment, families, plugins
+from octobert import targets
+from octobert.core import environment, families
 from octobert.core.capability import saturates
 from octobert.core.environment import peak_memory_bytes
 from octobert.core.plan import Placement
@@ -149,7 +150,7 @@ def compare_with_peers(out: Path, graph: Path, rows: list[Encoded]) -> None:
 
 def quantized(graph: Path, rows: list[Encoded], folder: Path) -> None:
     """Quantize a float graph as a run does, in this process: observe, calibrate, plan, write."""
-    model, table = ir.load(graph), plugins.load("targets", "ort-cpu").CAPABILITIES
+    model, table = ir.load(graph), targets.load("ort-cpu").capabilities
     graph_sites = sites.find_sites(model.graph, families.load("bert"))
     method = Static(reduce_range=saturates(table, environment.current().features))
     placement = Placement(description="", kinds=method.observed_kinds([table]))

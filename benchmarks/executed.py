@@ -127,7 +127,9 @@ def main() -> None:
     given = parser.parse_args()
     models = {name: Path(path) for name, _, path in (each.partition("=") for each in given.models)}
     options = SessionOptions(threads=environment.cores(), precision=given.precision)
-    sessions = {name: openvino_cpu.open_session(path, options) for name, path in models.items()}
+    sessions = {
+        name: openvino_cpu.TARGET.open_session(path, options) for name, path in models.items()
+    }
     console = Console(width=200)
     for shape in given.shapes:
         console.print(table(models, shape, options, timed(sessions, shape, given.rounds)))

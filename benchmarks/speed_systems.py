@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from octobert import targets
 from octobert.core import environment
 from octobert.core.session import Feeds, SessionOptions
 from octobert.data.encoded import feeds_of
@@ -88,11 +89,8 @@ class Sessions:
     """A session of octobert, which opens any ONNX file or IR, in the loops that users usually write."""
 
     def __init__(self, target: str, path: str, folder: str, precision: str = "f32") -> None:
-        from octobert.core import plugins
 
-        self._session = plugins.load("targets", target).open_session(
-            Path(path), _options(precision)
-        )
+        self._session = targets.load(target).open_session(Path(path), _options(precision))
         self.precision, self._encoder = self._session.precision, Tokenizer(Path(folder))
 
     def run(self, feeds: Feeds) -> Any:

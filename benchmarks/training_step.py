@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from octobert.core import plugins
+from octobert import targets
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Interval, Provenance, Ranges
 from octobert.data.tokenization import Tokenizer
@@ -114,7 +114,7 @@ def plan_of(base: Path, placement: str) -> tuple[QuantPlan, Any]:
         if not site.is_weight
     }
     ranges = Ranges(calibrator="", options={}, intervals=intervals, provenance=PROVENANCE)
-    table = plugins.load("targets", "ort-cpu").CAPABILITIES
+    table = targets.load("ort-cpu").capabilities
     return Static(placement=placement).plan(graph_sites, ranges, table), captured.family
 
 

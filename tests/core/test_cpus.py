@@ -75,7 +75,7 @@ def test_all_flags_are_of_some_kind() -> None:
 
 
 def test_where_products_saturate_openvino_is_not_advised() -> None:
-    table = targets.load("openvino-cpu").CAPABILITIES
+    table = targets.load("openvino-cpu").capabilities
     for features in COMBINATIONS:
         if saturates(table, features):
             assert "take openvino-cpu" not in next(cpus.advice(features))

@@ -52,13 +52,11 @@ from octobert.targets import ort_cpu
 
 import mirror_runtime
 
-CAPABILITIES = ort_cpu.CAPABILITIES.model_copy(update={facts})
-RUNTIME_OPTIONS = {{}}
-probe, export, model_file = ort_cpu.probe, ort_cpu.export, ort_cpu.model_file
-
-
-def open_session(path, options):
-    return mirror_runtime.session(path, options, {precision!r})
+TARGET = ort_cpu.TARGET.replaced(
+    capabilities=ort_cpu.CAPABILITIES.model_copy(update={facts}),
+    open_session=lambda path, options: mirror_runtime.session(path, options, {precision!r}),
+    runtime_options={{}},
+)
 """
 TARGETS = {
     "mirror-cpu": ({"device": "CPU", "baseline_precisions": ("f32",)}, "f32"),
@@ -112,7 +110,7 @@ def test_names_of_baselines_on_the_cpu_are_those_of_their_runtimes() -> None:
 
 @pytest.mark.parametrize("target", targets.names())
 def test_the_baseline_is_on_the_device_of_the_target_or_on_the_cpu(target: str) -> None:
-    baseline, capabilities = candidates.baseline_of(target), targets.load(target).CAPABILITIES
+    baseline, capabilities = candidates.baseline_of(target), targets.load(target).capabilities
     if capabilities.baseline_precisions:
         assert baseline == TargetBaseline(
             target=target, precision=capabilities.baseline_precisions[0]
@@ -125,7 +123,7 @@ def test_the_baseline_is_on_the_device_of_the_target_or_on_the_cpu(target: str) 
 @pytest.mark.parametrize("name", runtimes.names())
 def test_every_runtime_has_a_cpu_target_that_runs_float(name: str) -> None:
     runtime = runtimes.load(name)
-    capabilities = targets.load(runtime.cpu_target).CAPABILITIES
+    capabilities = targets.load(runtime.cpu_target).capabilities
     assert (capabilities.runtime, capabilities.device) == (name, "CPU")
     assert capabilities.baseline_precisions[0] == "f32"
     assert all((runtime.title, runtime.packages, runtime.suffixes))

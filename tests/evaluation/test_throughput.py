@@ -182,7 +182,7 @@ def test_a_model_runs_on_the_device_that_auto_chooses_in_the_same_precision(fini
         assert auto.precision == plain.precision == "f32"
         assert auto(pairs) == plain(pairs)
     # Without a number of streams, OpenVINO recommends one.
-    session = openvino_cpu.open_session(
+    session = openvino_cpu.TARGET.open_session(
         openvino_cpu.model_file(package), SessionOptions(streams=0, device="MULTI:CPU")
     )
     assert (session.device, session.streams >= 1, session.precision) == (

@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 import octobert
-from octobert.core import environment, plugins
+from octobert import targets
+from octobert.core import environment
 from octobert.core.errors import ModelError, OctobertError, RecipeError, StorageError, TargetError
 from octobert.core.session import GOALS, Goal, SessionOptions, Setting, Tuned, default_setting
 from octobert.data.encoded import Encoded
@@ -30,7 +31,7 @@ ROWS = [
 
 
 def candidate_of(folder: Path, target: str = "ort-cpu") -> candidates.Candidate:
-    path = plugins.load("targets", target).model_file(folder)
+    path = targets.load(target).model_file(folder)
     return candidates.Candidate(name=target, path=str(path), head="sequence-classification")
 
 
@@ -168,12 +169,12 @@ def test_a_search_opens_and_runs_what_it_says(finished, target: str, goal: Goal)
 
 @pytest.mark.parametrize("target", ["ort-cpu", "openvino-cpu"])
 def test_every_knob_opens_and_computes_the_same(finished, target: str) -> None:
-    module = plugins.load("targets", target)
+    module = targets.load(target)
     path = module.model_file(finished[1] / target)
     ids = np.arange(3, 15, dtype=np.int64)[None]
     feeds = {"input_ids": ids, "attention_mask": ids * 0 + 1, "token_type_ids": ids * 0}
     expected = module.open_session(path, SessionOptions()).run(feeds)["logits"]
-    for name, values in module.RUNTIME_OPTIONS.items():
+    for name, values in module.runtime_options.items():
         for value in values:
             ours = module.open_session(
                 path, SessionOptions(threads=1, runtime_options={name: value})
@@ -315,7 +316,7 @@ def test_the_command(package, tmp_path) -> None:
     (found,) = json.loads(done.stdout)
     assert found["goal"] == "latency"
     assert "latency" in package_files.read_tuned(
-        package, candidates.targets.load("ort-cpu").RUNTIME_OPTIONS
+        package, candidates.targets.load("ort-cpu").runtime_options
     )
     wrong = octobert_cli("tune", str(package), "--data", str(data), "--goal", "speed")
     assert (wrong.returncode, "latency or throughput" in wrong.stderr) == (2, True)

@@ -10,7 +10,7 @@ import pytest
 from onnxruntime.quantization.quant_utils import quantize_data
 
 from octobert import targets
-from octobert.core import capability, environment, plugins
+from octobert.core import capability, environment
 from octobert.core.errors import PlanError
 from octobert.core.plan import LIMITS, OUTPUT, Decision, DType, Quantizer, QuantPlan
 from octobert.core.session import SessionEntries, SessionOptions
@@ -166,9 +166,7 @@ def test_asymmetric_weights_are_written_with_their_zero_points(
     settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     plain = ort.InferenceSession(str(tmp_path / "asymmetric.onnx"), settings)
     read = {port.name: feeds[port.name] for port in plain.get_inputs()}
-    session = plugins.load("targets", "ort-cpu").open_session(
-        tmp_path / "asymmetric.onnx", SessionOptions()
-    )
+    session = targets.load("ort-cpu").open_session(tmp_path / "asymmetric.onnx", SessionOptions())
     exact = plain.run(["logits"], read)[0]
     assert relative_error(session.run(feeds)["logits"], exact) < 0.05
 
@@ -377,7 +375,7 @@ def test_16_bit_activations_leave_only_the_error_of_the_weights(
         assert model.opset_imports[""] == (18 if kind == "auto" else 21)
         onnx.checker.check_model(str(tmp_path / f"{kind}.onnx"), full_check=True)
         entries = runtimes.entries_in(SessionEntries(), table, plan.float_parts, per_token=False)
-        session = plugins.load("targets", "ort-cpu").open_session(
+        session = targets.load("ort-cpu").open_session(
             tmp_path / f"{kind}.onnx", SessionOptions(entries=entries)
         )
         results[kind] = session.run(feeds)["logits"]
@@ -394,13 +392,13 @@ def test_16_bit_activations_leave_only_the_error_of_the_weights(
 
 
 def _openvino_16_bit(float_path, placed, chosen, folder) -> tuple[np.ndarray, np.ndarray]:
-    module = plugins.load("targets", "openvino-cpu")
+    module = targets.load("openvino-cpu")
     probe = module.probe()
     if not probe.available:
         pytest.skip(str(probe.missing))
     method = exact_method(Static, "openvino-cpu", placement="qdqbert", activations="uint16")
-    plan = method.plan(placed, chosen, module.CAPABILITIES)
-    capability.check(plan, module.CAPABILITIES)
+    plan = method.plan(placed, chosen, module.capabilities)
+    capability.check(plan, module.capabilities)
     path = folder / "model_quantized.onnx"
     written(float_path, plan, path)
     feeds = feeds_of(encoded(), 0)
@@ -469,7 +467,7 @@ def test_dynamic_quantization_is_written_once_for_a_shared_input(
     ]
     assert len({n.inputs[0] for n in shared}) == 1
     onnx.checker.check_model(str(path), full_check=True)
-    session = plugins.load("targets", "ort-cpu").open_session(path, SessionOptions())
+    session = targets.load("ort-cpu").open_session(path, SessionOptions())
     feeds = feeds_of(encoded(), 0)
     assert 1e-5 < relative_error(session.run(feeds)["logits"], float_logits) < LOOSE
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from octobert.core import plugins
+from octobert import targets
 from octobert.core.errors import ModelError
 from octobert.graph import operators, qdq, sites
 from octobert.graph.torch_graph import to_torch
@@ -68,7 +68,7 @@ def test_what_is_unknown_is_refused_by_name(golden, captured, float_path) -> Non
     found = sites.find_sites(model.graph, captured("bert").family)
     qdq.write(
         model,
-        Dynamic().plan(found, None, plugins.load("targets", "ort-cpu").CAPABILITIES),
+        Dynamic().plan(found, None, targets.load("ort-cpu").capabilities),
     )
     with golden.raises(ModelError):
         to_torch(model)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import octobert
+from octobert import targets
 from octobert.config.loading import parse
 from octobert.core import plugins
 from octobert.pipeline import runner
@@ -92,8 +93,6 @@ def test_static_forms_of_onnx_runtime_need_no_option(finished) -> None:
 
 def test_no_target_claims_what_was_not_tried() -> None:
     claims = {
-        name
-        for name in plugins.names("targets")
-        if plugins.load("targets", name).CAPABILITIES.exact_rows
+        name for name in plugins.names("targets") if targets.load(name).capabilities.exact_rows
     }
     assert claims == {"ort-cpu"}

@@ -32,7 +32,7 @@ def on(monkeypatch) -> Callable[..., Environment]:
         here = real.model_copy(
             update={"features": features, "cpu": cpu, "versions": real.versions | versions}
         )
-        monkeypatch.setattr(environment, "current", lambda: here)
+        monkeypatch.setattr(environment, "current", lambda *_: here)
         machines._warn.cache_clear()
         return here
 

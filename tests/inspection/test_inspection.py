@@ -11,8 +11,9 @@ import pytest
 from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
+from octobert import targets
 from octobert.cli.main import app
-from octobert.core import capability, environment, families, plugins
+from octobert.core import capability, environment, families
 from octobert.core.errors import ModelError, TargetError
 from octobert.core.files import file_digest
 from octobert.core.measurements import Latency
@@ -60,7 +61,7 @@ def ranges_for(found: tuple[Site, ...]) -> Ranges:
 def plan_for(captured, method=Static, target: str = "ort-cpu", **options: object) -> QuantPlan:
     """A plan for the tiny BERT."""
     found = sites.find_sites(captured.model.graph, captured.family)
-    capabilities = plugins.load("targets", target).CAPABILITIES
+    capabilities = targets.load(target).capabilities
     plan: QuantPlan = exact_method(method, target, **options).plan(
         found, ranges_for(found), capabilities
     )
@@ -236,7 +237,7 @@ def test_openvino_is_profiled_as_its_target_runs_it(captured, tmp_path) -> None:
     import openvino as runtime
 
     path = written(captured, tmp_path / "model.onnx", target="openvino-cpu")
-    session = plugins.load("targets", "openvino-cpu").open_session(path, SessionOptions(threads=1))
+    session = targets.load("openvino-cpu").open_session(path, SessionOptions(threads=1))
     theirs = session._compiled
     model = runtime.Core().read_model(str(path))
     settings = _openvino.settings_of(SessionOptions(threads=1), ir_files.group_of(model))
@@ -490,13 +491,13 @@ def test_errors_are_sentences(golden, package, tmp_path) -> None:
         open_model(tmp_path / "m.xml", target="ort-cpu")
     with golden.raises(ModelError):
         inspector.inspect(open_model(package), sequence=65)
-    if not plugins.load("targets", "ort-cuda").probe().available:
+    if not targets.load("ort-cuda").probe().available:
         with pytest.raises(TargetError, match="the target ort-cuda cannot run here"):
             inspector.inspect(open_model(file, target="ort-cuda"))
     (tmp_path / "broken.onnx").write_bytes(b"x")
     for runtime in (
         ort,
-        *([openvino] if plugins.load("targets", "openvino-cpu").probe().available else []),
+        *([openvino] if targets.load("openvino-cpu").probe().available else []),
     ):
         with pytest.raises(TargetError, match=r"cannot (open|compile) and run the model"):
             runtime.profile(

@@ -13,6 +13,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
+from octobert import targets
 from octobert.core import plugins
 from octobert.core.errors import ModelError
 from octobert.core.family import LINEAR_PARTS
@@ -102,7 +103,7 @@ class Family:
         )
 
     def plan(self, target: str, **options: object) -> QuantPlan:
-        capabilities = plugins.load("targets", target).CAPABILITIES
+        capabilities = targets.load(target).capabilities
         return exact_method(Static, target, **options).plan(self.sites, self.ranges, capabilities)
 
     def refined(self, plan: QuantPlan) -> dict:
@@ -136,7 +137,7 @@ def family(captured, checkpoint, tmp_path_factory) -> Callable[[str], Family]:
 
 
 def opened(target: str, path: Path) -> Session:
-    return plugins.load("targets", target).open_session(path, SessionOptions(threads=1))
+    return targets.load(target).open_session(path, SessionOptions(threads=1))
 
 
 def states(session: Session, feeds: Feeds) -> np.ndarray:

@@ -111,7 +111,7 @@ def test_targets_that_do_not_compute_all_operators_repair_the_plan() -> None:
     assert quantized(STATIC, **system("MIGraphX"))["repair"] is True
     wide = set()
     for name in targets.names():
-        table = targets.load(name).CAPABILITIES
+        table = targets.load(name).capabilities
         takes_all = set(WHOLE) <= {*table.roles, *table.simulated_roles}
         if takes_all and ("int8", False) in table.activations.accepted:
             wide.add(name)

@@ -95,14 +95,14 @@ TRANSFORMS: dict[str, list] = {
 MIXED = [
     name
     for name in targets.names()
-    if (parts := targets.load(name).CAPABILITIES.float_parts).mixes("float16")
+    if (parts := targets.load(name).capabilities.float_parts).mixes("float16")
     and "float16" in parts.in_files
 ]
 ALONE = [
     name
     for name in targets.names()
-    if targets.load(name).CAPABILITIES.float_parts.computed == "float16"
-    and not targets.load(name).CAPABILITIES.integer_only
+    if targets.load(name).capabilities.float_parts.computed == "float16"
+    and not targets.load(name).capabilities.integer_only
 ]
 # Between a quantized graph and what is rounded to float16 in it, beside channels that have lost digits.
 HALF = 6e-2

@@ -17,9 +17,9 @@ import onnxruntime as ort
 import pytest
 
 import octobert
+from octobert import targets
 from octobert.cli.run import print_report
 from octobert.config.loading import parse
-from octobert.core import plugins
 from octobert.core.errors import (
     BusyError,
     DataError,
@@ -49,9 +49,7 @@ from tests.support.pages import markup_of
 from tests.support.runs import FAST, TARGETS, pairs_of_sentences, warmed
 
 # Those whose runtimes are not PyTorch; their plans know whether this CPU's 8-bit products saturate.
-WITHOUT_TORCH = [
-    name for name in TARGETS if plugins.load("targets", name).CAPABILITIES.runtime != "torch"
-]
+WITHOUT_TORCH = [name for name in TARGETS if targets.load(name).capabilities.runtime != "torch"]
 
 
 def recipe_for(checkpoint_folder: Path | str, source: Path | str, **changes: object):

@@ -40,7 +40,7 @@ def written(source: Path, plan: QuantPlan, path: Path) -> ir.Model:
 
 
 def table(name: str) -> capability.Capabilities:
-    return targets.load(name).CAPABILITIES
+    return targets.load(name).capabilities
 
 
 # --- weights only

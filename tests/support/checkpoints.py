@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from octobert.core import capability, environment, families, plugins
+from octobert import targets
+from octobert.core import capability, environment, families
 from octobert.core.heads import HEADS
 from octobert.quantization.methods import Method
 
@@ -336,9 +337,7 @@ def parity_feeds(pad_id: int = 0) -> list[dict[str, np.ndarray]]:
 
 def reduces(target: str = "ort-cpu") -> bool:
     """Whether `reduce_range: auto` limits the weights on this CPU; planners themselves, asked directly, do not."""
-    return capability.saturates(
-        plugins.load("targets", target).CAPABILITIES, environment.current().features
-    )
+    return capability.saturates(targets.load(target).capabilities, environment.current().features)
 
 
 M = TypeVar("M", bound=Method)

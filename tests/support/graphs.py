@@ -82,7 +82,7 @@ def ranges_for(placed: tuple[Site, ...], low: float = -4.0, high: float = 4.0) -
 
 def capabilities(target: str) -> Capabilities:
     """What a target can compute."""
-    return targets.load(target).CAPABILITIES
+    return targets.load(target).capabilities
 
 
 def plan_for(

@@ -20,7 +20,7 @@ from octobert.pipeline.facts import RunFacts
 from octobert.targets import runtimes
 from octobert.targets.runtimes import openvino
 
-CAPABILITIES = targets.load("openvino-cpu").CAPABILITIES
+CAPABILITIES = targets.load("openvino-cpu").capabilities
 HINT = "INFERENCE_PRECISION_HINT"
 
 
@@ -71,12 +71,12 @@ def test_a_plan_may_have_the_types_of_files_and_of_the_runtime() -> None:
 
 def test_options_of_float_types_are_safe_in_packages_and_known_to_the_runtime() -> None:
     for name in targets.names():
-        for options in targets.load(name).CAPABILITIES.float_parts.by_options.values():
+        for options in targets.load(name).capabilities.float_parts.by_options.values():
             assert not SessionEntries(options=options).on_files
             if targets.load(name).probe().available:
-                runtime = runtimes.load(targets.load(name).CAPABILITIES.runtime)
+                runtime = runtimes.load(targets.load(name).capabilities.runtime)
                 runtime.check_entries(
-                    SessionEntries(options=options), targets.load(name).CAPABILITIES.device
+                    SessionEntries(options=options), targets.load(name).capabilities.device
                 )
 
 

@@ -18,7 +18,8 @@ from onnx.reference.op_run import OpRun
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 
 import octobert
-from octobert.core import capability, plugins
+from octobert import targets
+from octobert.core import capability
 from octobert.core.errors import ModelError, OctobertError, PlanError, TargetError
 from octobert.core.plan import QuantPlan
 from octobert.core.session import ExportOptions, SessionOptions
@@ -329,7 +330,7 @@ def refusal(bert: Written, plan: QuantPlan) -> OctobertError:
 
 
 def test_asymmetric_activations_are_refused(golden, bert) -> None:
-    cpu = plugins.load("targets", "ort-cpu").CAPABILITIES
+    cpu = targets.load("ort-cpu").capabilities
     plan = Static(placement="qordered").plan(bert.sites, bert.ranges, cpu)
     with golden.raises(PlanError):
         capability.check(plan, CUDA)
@@ -400,7 +401,7 @@ def test_the_target_writes_the_fused_graph_beside_the_other(bert, tmp_path) -> N
     main = ort_cuda.model_file(tmp_path)
     assert main == tmp_path / "onnx" / "model_fused.onnx"
     assert qordered.counts(ir.load(main))["QOrderedAttention"] == 2
-    probe = ort_cuda.probe()
+    probe = ort_cuda.TARGET.probe()
     assert probe.available or probe.install == "pip install onnxruntime-gpu"
 
 

@@ -21,8 +21,7 @@ def test_products_of_other_devices_are_exact_on_the_cpu(
     tmp_path: Path, monkeypatch, device: str, features: tuple[str, ...] | None
 ) -> None:
     if features is not None:
-        here = environment.current().model_copy(update={"features": features})
-        monkeypatch.setattr(environment, "current", lambda: here)
+        monkeypatch.setattr(environment, "features", lambda: features)
     weight = np.clip(np.rint(weights(64, 48) * 60), -127, 127).astype(np.int8)
     (tmp_path / "model.onnx").write_bytes(product(weight, "int8"))
     session = OpenvinoSession(tmp_path / "model.onnx", SessionOptions(device="CPU"), device)

@@ -59,7 +59,7 @@ def files(float_path, bert_sites, tmp_path_factory) -> dict[str, tuple[Path, Pat
 
 
 def answers(path: Path) -> np.ndarray:
-    session = openvino_cpu.open_session(path, SessionOptions())
+    session = openvino_cpu.TARGET.open_session(path, SessionOptions())
     return session.run(batch([9, 5, 2]))["logits"]
 
 
@@ -136,7 +136,7 @@ def test_both_runtimes_run_weights_of_4_bits(float_path, bert_sites, files, tmp_
     feeds = batch([9, 5, 2])
     names = {value.name for value in alone.get_inputs()}
     logits = alone.run(None, {name: feeds[name] for name in names})[0]
-    session = ort_cpu.open_session(tmp_path / "ort.onnx", SessionOptions())
+    session = ort_cpu.TARGET.open_session(tmp_path / "ort.onnx", SessionOptions())
     np.testing.assert_allclose(session.run(feeds)["logits"], logits, rtol=0, atol=SAME)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -153,7 +153,7 @@ def test_a_session_that_a_runtime_does_not_take(
 ) -> None:
     with pytest.raises(RecipeError) as caught:
         preflight._check_entries(
-            targets.load(target).CAPABILITIES, SessionEntries.model_validate(entries)
+            targets.load(target).capabilities, SessionEntries.model_validate(entries)
         )
     assert str(caught.value).startswith(f"session.{target}")
     assert text in str(caught.value)

@@ -12,8 +12,8 @@ import onnx_ir as ir
 import pytest
 
 import octobert
+from octobert import targets
 from octobert.config.loading import parse
-from octobert.core import plugins
 from octobert.core.errors import ModelError, OctobertError, RecipeError
 from octobert.core.session import SHORTER_METADATA, Session, SessionOptions, StaticShape, file_of
 from octobert.graph import operators
@@ -60,11 +60,11 @@ def made(checkpoint, tmp_path_factory) -> Path:
 
 
 def model_file(package: Path) -> Path:
-    return plugins.load("targets", package.name).model_file(package)
+    return targets.load(package.name).model_file(package)
 
 
 def onnx_file(package: Path) -> Path:
-    return package / plugins.load("targets", package.name).CAPABILITIES.file
+    return package / targets.load(package.name).capabilities.file
 
 
 def opened(package: Path) -> Session:
@@ -72,7 +72,7 @@ def opened(package: Path) -> Session:
     path = model_file(package)
     if path.suffix == ".xml":
         return openvino.OpenvinoDevice("CPU").open_session(path, SessionOptions())
-    return plugins.load("targets", "ort-cpu").open_session(onnx_file(package), SessionOptions())
+    return targets.load("ort-cpu").open_session(onnx_file(package), SessionOptions())
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -267,9 +267,7 @@ def test_the_longest_file_alone_takes_all_rows(made, tmp_path: Path) -> None:
     path = onnx_file(made / "given/ort-cpu")
     for name in (path.name, f"{path.name}.data"):
         shutil.copy(path.with_name(name), tmp_path / name)
-    session = plugins.load("targets", "ort-cpu").open_session(
-        tmp_path / path.name, SessionOptions()
-    )
+    session = targets.load("ort-cpu").open_session(tmp_path / path.name, SessionOptions())
     assert session.run(batch([5]))["logits"].shape == (1, 2)
 
 

@@ -17,6 +17,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from docs import targets_page
+from octobert import targets
 from octobert.config.loading import parse
 from octobert.core import capability, plugins
 from octobert.core.capability import Capabilities
@@ -47,7 +48,7 @@ HALF = 2e-2
 
 
 def table(name: str) -> Capabilities:
-    return plugins.load("targets", name).CAPABILITIES
+    return targets.load(name).capabilities
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +148,7 @@ def test_tensorrt_rtx_has_the_graph_of_tensorrt_and_a_profile_of_its_own(everywh
         "nv_profile_max_shapes": "input_ids:2x16",
     }
     assert table("tensorrt-rtx").status == "structurally checked, not run"
-    assert not plugins.load("targets", "tensorrt-rtx").probe().available
+    assert not targets.load("tensorrt-rtx").probe().available
 
 
 def test_tensorrt_has_float_weights_behind_pairs_and_a_profile(everywhere: Path) -> None:
@@ -239,7 +240,7 @@ def test_directml_has_uint8_activations_and_no_operator_between_pairs(everywhere
 
 
 def test_sessions_of_directml_are_as_its_provider_demands(everywhere: Path, monkeypatch) -> None:
-    target = plugins.load("targets", "ort-dml")
+    target = targets.load("ort-dml")
     monkeypatch.setattr(target, "_PROVIDER", onnxruntime.Provider(onnxruntime.CPU))
     tuned = {
         "enable_mem_pattern": True,
@@ -254,13 +255,13 @@ def test_sessions_of_directml_are_as_its_provider_demands(everywhere: Path, monk
     assert settings.execution_mode == ort.ExecutionMode.ORT_SEQUENTIAL
     # One call at a time: the session is taken, and there is no other.
     assert (session.streams, session._free.empty()) == (1, True)
-    assert not {"enable_mem_pattern", "execution_mode"} & set(target.RUNTIME_OPTIONS)
+    assert not {"enable_mem_pattern", "execution_mode"} & set(target.runtime_options)
 
 
 def test_the_npu_gets_an_ir_of_one_shape_that_computes_the_same(everywhere: Path) -> None:
     from octobert.targets.runtimes import openvino
 
-    target = plugins.load("targets", "openvino-npu")
+    target = targets.load("openvino-npu")
     path = target.model_file(everywhere / "openvino-npu")
     check(path.with_suffix(".onnx"))
     session = StaticShapeSession(openvino.OpenvinoSession(path, SessionOptions(), "CPU"))
@@ -281,7 +282,7 @@ def test_the_npu_gets_an_ir_of_one_shape_that_computes_the_same(everywhere: Path
 def test_rows_longer_than_the_shape_are_refused(golden, everywhere: Path) -> None:
     from octobert.targets.runtimes import openvino
 
-    path = plugins.load("targets", "openvino-npu").model_file(everywhere / "openvino-npu")
+    path = targets.load("openvino-npu").model_file(everywhere / "openvino-npu")
     session = StaticShapeSession(openvino.OpenvinoSession(path, SessionOptions(), "CPU"))
     with golden.raises(TargetError):
         session.run(batch([17]))

@@ -12,6 +12,7 @@ import onnxruntime as ort
 import pytest
 import torch
 
+from octobert import targets
 from octobert.core import plugins
 from octobert.core.errors import PlanError
 from octobert.core.plan import Decision, Quantizer, QuantPlan
@@ -79,7 +80,7 @@ class Case:
     def plan(
         self, placement: str | tuple[str, ...], target: str = "ort-cpu", **options: object
     ) -> QuantPlan:
-        capabilities = plugins.load("targets", target).CAPABILITIES
+        capabilities = targets.load(target).capabilities
         return Static(placement=placement, **options).plan(self.sites, self.ranges, capabilities)
 
     def written(self, plan: QuantPlan) -> list[np.ndarray]:
@@ -298,9 +299,7 @@ def test_dynamic_activations_are_refused(case) -> None:
     from octobert.quantization.methods.dynamic import Dynamic
 
     subject = case("bert")
-    plan = Dynamic().plan(
-        subject.sites, subject.ranges, plugins.load("targets", "ort-cpu").CAPABILITIES
-    )
+    plan = Dynamic().plan(subject.sites, subject.ranges, targets.load("ort-cpu").capabilities)
     with pytest.raises(PlanError, match=r"needs fixed ranges .*use the method static"):
         Simulation(subject.model(), plan, subject.family)
 
@@ -319,7 +318,7 @@ def test_learned_ranges_and_scales_come_out_as_they_are_simulated(case) -> None:
         calibrator="", options={}, intervals=simulation.intervals(), provenance=PROVENANCE
     )
     plan = Static(placement="qdqbert").plan(
-        subject.sites, ranges, plugins.load("targets", "ort-cpu").CAPABILITIES
+        subject.sites, ranges, targets.load("ort-cpu").capabilities
     )
     graph = ir.load(subject.path)
     nodes = {str(node.name): node for node in graph.graph}

@@ -29,7 +29,7 @@ def list_targets() -> dict[str, tuple[Capabilities, Probe]]:
 
     found = {}
     for name, module in sorted(targets.each()):
-        table = module.CAPABILITIES
+        table = module.capabilities
         deadly = [p for p in runtimes.load(table.runtime).packages if _ends_python(p)]
         found[name] = (
             table,

@@ -258,7 +258,7 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
         raise refused(
             "does not open models of this kind", model.kind, expected=", ".join(client.kinds)
         )
-    capabilities = targets.load(manifest.target).CAPABILITIES
+    capabilities = targets.load(manifest.target).capabilities
     shapes = capabilities.shapes
     if shapes == "fixed" or (shapes == "either" and manifest.recipe.get("shape")):
         raise refused(

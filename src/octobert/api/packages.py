@@ -98,7 +98,7 @@ def check(model: PathLike, targets: Names = ()) -> list[Lint]:
             expected="an .onnx file",
             fix="check the ONNX file that it was made of, or see what runs in 8 bits: octobert inspect FILE.xml --runtime",
         )
-    capabilities = [plugins.load(name, where="--target").CAPABILITIES for name in names]
+    capabilities = [plugins.load(name, where="--target").capabilities for name in names]
     return [
         linter.lint(path / target.file if path.is_dir() else path, target)
         for target in capabilities

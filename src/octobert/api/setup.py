@@ -211,7 +211,7 @@ def _packages(recipe: Recipe) -> Iterator[Need]:
     if name := _in_package(recipe):
         yield _package(Requirement(name), "model", required=True)
     for name in recipe.targets:
-        capabilities = targets.load(name).CAPABILITIES
+        capabilities = targets.load(name).capabilities
         # OpenVINO converts the files of its targets; other providers only run theirs.
         required = capabilities.runtime == "openvino" or not capabilities.written_anywhere
         if capabilities.needs.extra and not capabilities.needs.build:
@@ -276,7 +276,7 @@ def _builds(recipe: Recipe) -> Iterator[Need]:
     """Builds of onnxruntime with the providers of the recipe's targets."""
     for name in recipe.targets:
         target = targets.load(name)
-        capabilities, probe = target.CAPABILITIES, target.probe()
+        capabilities, probe = target.capabilities, target.probe()
         if capabilities.needs.build or (not capabilities.needs.extra and not probe.available):
             yield Need(
                 # Some makers give away their build with other software, under no name of a package index.
@@ -294,7 +294,7 @@ def _builds(recipe: Recipe) -> Iterator[Need]:
 def _drivers(recipe: Recipe) -> Iterator[Need]:
     """Drivers and libraries of the recipe's devices. Files are written without them."""
     for name in recipe.targets:
-        for driver in (DRIVERS[key] for key in targets.load(name).CAPABILITIES.needs.drivers):
+        for driver in (DRIVERS[key] for key in targets.load(name).capabilities.needs.drivers):
             installation = driver.detect()
             yield Need(
                 name=driver.title,

@@ -349,7 +349,8 @@ def _chosen(method: Any, options: Any, targets: Any) -> tuple[Any, list[Any]] | 
         chosen = plugins.options_of("methods", method).model_validate(options or {})
     except ValueError:
         return None
-    return chosen, [plugins.load("targets", name).CAPABILITIES for name in listed]
+    targets_of = plugins.values_of("targets")
+    return chosen, [targets_of.load(name).capabilities for name in listed]
 
 
 def plugin_families() -> dict[str, str]:

@@ -236,7 +236,7 @@ class SessionOptions(FrozenModel):
         cache: folder for compiled models, so that they open faster the next time.
         log: print the log of the runtime on stderr.
         allow_fallback: run operators on the CPU that the target's device does not support, instead of raising an error.
-        runtime_options: options of the runtime by name, of those that the target lists in `RUNTIME_OPTIONS`.
+        runtime_options: options of the runtime by name, of those that the target lists in `runtime_options`.
         device: device of the runtime's own, such as `AUTO` or `GPU`, for runtimes that can choose; None for the target's.
         static_up_to: tokens of a single row, for targets with `static_lengths`: rows of the lengths
             `static_lengths(static_up_to)` get models of the static shape [1, S], each made at its first row.
@@ -336,7 +336,7 @@ class Setting(FrozenModel):
         streams: inferences that run at the same time.
         threads: threads of one inference; 0 leaves the number to the runtime.
         tokens: most tokens of one inference, padding included.
-        runtime_options: options of the runtime by name, of those that the target lists in `RUNTIME_OPTIONS`.
+        runtime_options: options of the runtime by name, of those that the target lists in `runtime_options`.
     """
 
     streams: Count = 1
@@ -361,7 +361,7 @@ class Setting(FrozenModel):
         """Check that this machine and a target can use the setting.
 
         Args:
-            listed: `RUNTIME_OPTIONS` of the target.
+            listed: `runtime_options` of the target.
             where: who set it, for the error.
 
         Raises:

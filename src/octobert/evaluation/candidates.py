@@ -103,7 +103,7 @@ class TargetBaseline(FloatBaseline):
     @property
     def capabilities(self) -> Capabilities:
         """The table of its target."""
-        return targets.load(self.target).CAPABILITIES
+        return targets.load(self.target).capabilities
 
     @property
     def runtime(self) -> Runtime:
@@ -198,7 +198,7 @@ def float_baselines() -> dict[str, FloatBaseline]:
     baselines = [
         TargetBaseline(target=name, precision=precision)
         for name, target in sorted(targets.each())
-        for precision in target.CAPABILITIES.baseline_precisions
+        for precision in target.capabilities.baseline_precisions
     ]
     baselines.sort(key=lambda baseline: (baseline != REFERENCE, not baseline.is_on_cpu))
     return {baseline.name: baseline for baseline in (CHECKPOINT, *baselines)}
@@ -212,7 +212,7 @@ def baseline_of(target: str, measured: Collection[str] | None = None) -> TargetB
         measured: names of the candidates that were measured; `REFERENCE` takes the place of a baseline that was not, because
             its device is not here.
     """
-    capabilities = targets.load(target).CAPABILITIES
+    capabilities = targets.load(target).capabilities
     if capabilities.baseline_precisions:
         baseline = TargetBaseline(target=target, precision=capabilities.baseline_precisions[0])
     else:

@@ -414,7 +414,7 @@ def _with_float_models(
         on = f" on {device}" if device else ""
         for model in finished_models:
             if device:
-                runtimes.load(targets.load(model.target).CAPABILITIES.runtime).check_device(device)
+                runtimes.load(targets.load(model.target).capabilities.runtime).check_device(device)
             floats = []
             for form in candidates.float_forms(model.target) if model.floating else ():
                 title = (
@@ -468,7 +468,7 @@ def tune_model(
     candidate = candidates.candidate_of(model)
     rows, pad_id, longest = _rows_of(model, data)
     # What prevents storing the results is an error before the search, not after it.
-    package_files.read_tuned(model.path, targets.load(model.target).RUNTIME_OPTIONS)
+    package_files.read_tuned(model.path, targets.load(model.target).runtime_options)
     package_files.check_writable(model.path)
     results = []
     for goal in sorted(set(goals)):

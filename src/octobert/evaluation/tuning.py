@@ -152,7 +152,7 @@ def space_of(target: str, goal: Goal) -> dict[str, tuple[RuntimeOption, ...]]:
     """
     cores = environment.cores()
     halves = {cores >> shift for shift in range(cores.bit_length())} - {0}
-    space: dict[str, tuple[RuntimeOption, ...]] = dict(targets.load(target).RUNTIME_OPTIONS)
+    space: dict[str, tuple[RuntimeOption, ...]] = dict(targets.load(target).runtime_options)
     if goal == "latency":
         return {"threads": (0, *sorted(halves, reverse=True)), **space}
     # Streams share the cores evenly.

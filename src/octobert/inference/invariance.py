@@ -67,7 +67,7 @@ def _state(model: FinishedModel, worst: float) -> Literal["exact", "bounded", "d
         return "depends"
     manifest = model.manifest
     static = manifest is not None and not any(q.dynamic for _, q in manifest.plan.quantized)
-    exact = static and targets.load(model.target).CAPABILITIES.exact_rows
+    exact = static and targets.load(model.target).capabilities.exact_rows
     return "exact" if exact and not worst else "bounded"
 
 

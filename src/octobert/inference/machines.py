@@ -28,7 +28,7 @@ def check_machine(package: Path, manifest: PackageManifest) -> None:
     """
     if manifest.chosen is None:
         return
-    names = runtimes.load(targets.load(manifest.target).CAPABILITIES.runtime).packages
+    names = runtimes.load(targets.load(manifest.target).capabilities.runtime).packages
     if differing := differences(manifest.environment, environment.current(names), names):
         differs = (
             f"{package} was chosen on another kind of machine: {shortened('; '.join(differing))}"

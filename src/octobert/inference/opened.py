@@ -202,7 +202,7 @@ class FinishedModel:
         plan = self.manifest.plan
         return runtimes.entries_in(
             self.entries,
-            targets.load(self.target).CAPABILITIES,
+            targets.load(self.target).capabilities,
             plan.float_parts,
             per_token=plan.group is not None,
         )
@@ -407,7 +407,7 @@ def _shape(ports: ModelSignature) -> tuple[int, int]:
 
 
 def _check_suffix(path: Path, target: str) -> None:
-    accepted = runtimes.load(targets.load(target).CAPABILITIES.runtime).suffixes
+    accepted = runtimes.load(targets.load(target).capabilities.runtime).suffixes
     if path.suffix not in accepted:
         raise TargetError(
             f"the target {target} does not open such files",

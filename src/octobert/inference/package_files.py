@@ -233,7 +233,7 @@ def read_tuned(model: Path, listed: Mapping[str, tuple[RuntimeOption, ...]]) -> 
 
     Args:
         model: a package or a model file.
-        listed: `RUNTIME_OPTIONS` of its target. The file may come from anybody, so other options are refused.
+        listed: `runtime_options` of its target. The file may come from anybody, so other options are refused.
 
     Returns:
         Results by goal. Empty if the model was not tuned on this machine with these versions of the runtimes.

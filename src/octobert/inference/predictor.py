@@ -118,7 +118,7 @@ class Predictor:
         self.target, self.task = self.opened.target, self.opened.rebuilt()
         target = targets.load(self.target)
         if device:
-            runtimes.load(target.CAPABILITIES.runtime).check_device(device)
+            runtimes.load(target.capabilities.runtime).check_device(device)
         else:
             self.opened.check_runs()
         if self.manifest is not None and verify:
@@ -131,7 +131,7 @@ class Predictor:
         elif static_up_to:
             _check_static(static_up_to, self.opened)
         self.setting = _setting(
-            None if device else self.folder, target.RUNTIME_OPTIONS, goal, streams, threads
+            None if device else self.folder, target.runtime_options, goal, streams, threads
         )
         options = self.setting.options(
             cache=str(cache) if cache else None,
@@ -187,7 +187,7 @@ class Predictor:
     @property
     def device(self) -> str:
         """What runs the model: the device of the target, or what OpenVINO says it uses of a device that was chosen."""
-        return self._engine.get().session.device or targets.load(self.target).CAPABILITIES.device
+        return self._engine.get().session.device or targets.load(self.target).capabilities.device
 
     @property
     def precision(self) -> str:
@@ -313,7 +313,7 @@ def _default_static(model: FinishedModel) -> int:
 
     They save the preparation of a shape, which is the same time for every text: much of that of a small model.
     """
-    table = targets.load(model.target).CAPABILITIES
+    table = targets.load(model.target).capabilities
     if not (table.static_lengths and table.device == "CPU" and model.ignores_padding):
         return 0
     up_to = min(_STATIC_UP_TO, model.longest or _STATIC_UP_TO)
@@ -327,12 +327,12 @@ def _check_static(up_to: int, model: FinishedModel) -> None:
     Raises:
         RecipeError: the target has none, or the model takes no texts as long as that.
     """
-    if not targets.load(model.target).CAPABILITIES.static_lengths:
+    if not targets.load(model.target).capabilities.static_lengths:
         raise RecipeError(
             f"the target {model.target} has no static lengths",
             where="static_up_to",
             expected=", ".join(
-                name for name, each in targets.each() if each.CAPABILITIES.static_lengths
+                name for name, each in targets.each() if each.capabilities.static_lengths
             ),
         )
     if model.shape != (-1, -1):

@@ -106,7 +106,7 @@ def _fallbacks(inspection: Inspection) -> Iterator[str]:
 
 
 def _products(inspection: Inspection) -> Iterator[str]:
-    capabilities = targets.load(inspection.target).CAPABILITIES
+    capabilities = targets.load(inspection.target).capabilities
     lacking = saturates(capabilities, inspection.environment.features)
     ours = inspection.profile.split
     no_vnni = "This CPU has neither VNNI nor AMX, so an 8-bit product needs several instructions instead of one."
@@ -201,7 +201,7 @@ def _precision(inspection: Inspection) -> Iterator[str]:
     if precision != "f32":
         yield f"The float model ran in {precision}, so INT8 is compared with {precision}."
     halves = sorted(set(inspection.environment.features) & {"avx512_bf16", "amx_bf16"})
-    if halves and "bf16" in targets.load(inspection.target).CAPABILITIES.baseline_precisions:
+    if halves and "bf16" in targets.load(inspection.target).capabilities.baseline_precisions:
         yield (
             f"This CPU has {', '.join(halves)}: by default {runtimes.load(inspection.runtime).title} runs a float model in "
             f"bf16. Here the float model ran in {precision}."

@@ -117,7 +117,7 @@ def executed(
     Raises:
         TargetError: the runtime cannot open or run the model.
     """
-    runtime = targets.load(target).CAPABILITIES.runtime
+    runtime = targets.load(target).capabilities.runtime
     profiler, here = profilers.load(runtime), environment.current()
     profile = profiler.profile(
         file, workload.rounds[0], options, warmup=WARMUP, runs=runs, family=family

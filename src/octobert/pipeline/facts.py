@@ -98,7 +98,7 @@ class RunFacts:
     def integer_targets(self) -> tuple[str, ...]:
         """Targets that compute in integers alone: one graph is transformed for all."""
         names = self.recipe.targets
-        return tuple(name for name in names if targets.load(name).CAPABILITIES.integer_only)
+        return tuple(name for name in names if targets.load(name).capabilities.integer_only)
 
     @property
     def machine(self) -> str:
@@ -108,7 +108,7 @@ class RunFacts:
     def method(self, target: str) -> Choice:
         """The method with all decided that depends on the CPU, as the key must."""
         decided = self._method.decide(
-            saturates=saturates(targets.load(target).CAPABILITIES, self.here.features),
+            saturates=saturates(targets.load(target).capabilities, self.here.features),
             trained=self.recipe.qat is not None,
         )
         return Choice(name=self.recipe.quantize.name, options=decided.model_dump(mode="json"))
@@ -124,7 +124,7 @@ class RunFacts:
             return baseline.entries(self.recipe.session)
         return runtimes.entries_in(
             self.session(candidate),
-            targets.load(candidate).CAPABILITIES,
+            targets.load(candidate).capabilities,
             self.float_parts(candidate),
             per_token=self.recipe.quantize.options.get("bits") == 4,
         )
@@ -137,7 +137,7 @@ class RunFacts:
 
     def float_parts(self, target: str) -> FloatType:
         """The type of the operators of a target's model that are not quantized."""
-        return self._method.float_type(targets.load(target).CAPABILITIES)
+        return self._method.float_type(targets.load(target).capabilities)
 
     @property
     def _method(self) -> Method:
@@ -146,7 +146,7 @@ class RunFacts:
 
     def shape(self, target: str) -> StaticShape | None:
         """The shape that a target's model is made for, and shorter ones, or the largest one; None where it is free."""
-        capabilities = targets.load(target).CAPABILITIES
+        capabilities = targets.load(target).capabilities
         if capabilities.shapes == "dynamic":
             return None
         if self.recipe.shape is not None and capabilities.shapes == "profiles":
@@ -229,7 +229,7 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
 
 def _longest(recipe: Recipe, model: ModelSource, available: Sequence[str]) -> int:
     """Tokens of the longest row that all models take: those of one shape take no longer one."""
-    shapes = {targets.load(name).CAPABILITIES.shapes for name in available}
+    shapes = {targets.load(name).capabilities.shapes for name in available}
     if recipe.shape is None or not shapes & {"fixed", "either"}:
         return model.longest_input
     return min(model.longest_input, recipe.shape.sequence)

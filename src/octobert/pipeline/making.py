@@ -170,7 +170,7 @@ def make(steps: Steps, facts: RunFacts, rows: Rows) -> MadeModels:
                 scored=facts.scored,
                 seed=recipe.seed,
             )
-        shape, rewrites = facts.shape(target), targets.load(target).CAPABILITIES.rewrites
+        shape, rewrites = facts.shape(target), targets.load(target).capabilities.rewrites
         chooses = shape is not None and shape.shorter == "auto"
         exported[target] = steps.add(
             export.run,
@@ -336,6 +336,6 @@ def observe_graph(
 
 def observed_kinds(recipe: Recipe) -> tuple[str, ...]:
     """Return the kinds of sites that the recipe's method needs ranges of, for any of its targets."""
-    capabilities = [targets.load(name).CAPABILITIES for name in recipe.targets]
+    capabilities = [targets.load(name).capabilities for name in recipe.targets]
     method = methods.PLUGINS.make(recipe.quantize.name, recipe.quantize.options)
     return method.observed_kinds(capabilities)

@@ -41,7 +41,7 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
         module = targets.load(name)
         probe = module.probe()
         if not probe.available and (
-            recipe.accuracy is not None or not module.CAPABILITIES.written_anywhere
+            recipe.accuracy is not None or not module.capabilities.written_anywhere
         ):
             raise TargetError(
                 f"the target {name} cannot run here",
@@ -49,12 +49,12 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
                 got=probe.missing,
                 fix=probe.install or "choose another target (octobert targets)",
             )
-        _check_opset(module.CAPABILITIES, recipe.opset)
+        _check_opset(module.capabilities, recipe.opset)
         if recipe.measure and probe.available:
-            _check_float_parts(recipe, module.CAPABILITIES)
-        if recipe.format == "qoperator" and not module.CAPABILITIES.rewrites.integer_products:
+            _check_float_parts(recipe, module.capabilities)
+        if recipe.format == "qoperator" and not module.capabilities.rewrites.integer_products:
             takers = [
-                other for other, its in targets.each() if its.CAPABILITIES.rewrites.integer_products
+                other for other, its in targets.each() if its.capabilities.rewrites.integer_products
             ]
             raise RecipeError(
                 f"the target {name} takes quantized products as Q/DQ only",
@@ -64,7 +64,7 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
                 fix="set format: qdq",
             )
         if name in recipe.session and probe.available:
-            _check_entries(module.CAPABILITIES, recipe.session[name])
+            _check_entries(module.capabilities, recipe.session[name])
     check_provider(recipe.calibration_provider)
     if recipe.tune and importlib.util.find_spec("optuna") is None:
         raise RecipeError(
@@ -119,7 +119,7 @@ def _check_graph(recipe: Recipe, model: ModelSource, task: Task) -> None:
                 expected=", ".join(outputs),
                 fix=did_you_mean(name, outputs),
             )
-    tables = {name: targets.load(name).CAPABILITIES for name in recipe.targets}
+    tables = {name: targets.load(name).capabilities for name in recipe.targets}
     fixed = [name for name, table in tables.items() if table.shapes == "fixed"]
     if fixed and not recipe.task.options.get("axes"):
         ports = signature.inputs

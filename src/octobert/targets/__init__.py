@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from octobert.core import plugins
 from octobert.core.capability import Capabilities, Probe
+from octobert.core.frozen import FrozenModel
 from octobert.core.session import ExportOptions, RuntimeOption, Session, SessionOptions
+from octobert.targets.shared import files
 
 
-class Target(Protocol):
-    """The attributes and functions of a target's module.
+class Target(FrozenModel):
+    """A runtime on a device: what models it takes, and how they are written and opened for it.
 
-    Attributes:
-        CAPABILITIES: what the target accepts and runs fast.
-        RUNTIME_OPTIONS: settings of the runtime that `octobert tune` may try: name → values, the default first.
+    Args:
+        capabilities: what the target accepts and runs fast.
+        probe: returns whether the target can run on this machine.
+        export: writes the files that the target opens, of an ONNX file with Q/DQ, into the folder of a package.
+        open_session: opens a model file.
+        model_file: returns the file in the folder of a package that the target opens.
+        runtime_options: settings of the runtime that `octobert tune` may try: name → values, the default first.
     """
 
-    CAPABILITIES: Capabilities
-    RUNTIME_OPTIONS: Mapping[str, tuple[RuntimeOption, ...]]
-
-    def probe(self) -> Probe:
-        """Return whether the target can run on this machine."""
-
-    def export(self, quantized: Path, folder: Path, options: ExportOptions) -> None:
-        """Write the files that the target opens.
-
-        Args:
-            quantized: an ONNX file with Q/DQ.
-            folder: of the package.
-            form: the static shape and the type of the float parts, where the target has them.
-        """
-
-    def model_file(self, package: Path) -> Path:
-        """The file in the folder of a package that the target opens."""
-
-    def open_session(self, path: Path, options: SessionOptions) -> Session:
-        """Open a model file."""
+    capabilities: Capabilities
+    probe: Callable[[], Probe]
+    export: Callable[[Path, Path, ExportOptions], object]
+    open_session: Callable[[Path, SessionOptions], Session]
+    model_file: Callable[[Path], Path] = files.model_file
+    runtime_options: Mapping[str, tuple[RuntimeOption, ...]] = {}
 
 
-_PLUGINS = plugins.Family[Target]("targets")
-names, load, each = _PLUGINS.names, _PLUGINS.load, _PLUGINS.each
+PLUGINS = plugins.Plugins("targets", Target)
+names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each

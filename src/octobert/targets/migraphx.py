@@ -10,6 +10,7 @@ import functools
 from octobert.core.capability import Activations, Capabilities, FloatParts, Needs, OnnxRules
 from octobert.core.plan import ATTENTION, HEAD, LINEAR, RESIDUAL
 from octobert.graph.passes import npu
+from octobert.targets import Target
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
 
@@ -30,14 +31,18 @@ CAPABILITIES = Capabilities(
     written_anywhere=True,
     status="structurally checked, not run",
 )
-RUNTIME_OPTIONS = {**ort.RUNTIME_OPTIONS, "migraphx_exhaustive_tune": ("0", "1")}
-
 _PROVIDER = ort.Provider(
     "MIGraphXExecutionProvider",
     "pip install onnxruntime-migraphx",
     lambda path, options: {"migraphx_model_cache_dir": options.cache} if options.cache else {},
     refuse_fallback=True,
 )
-probe, open_session, model_file = _PROVIDER.probe, _PROVIDER.open_session, files.model_file
-# The Q/DQ graph with a static shape.
-export = functools.partial(files.write, passes=(npu.STATIC,))
+
+TARGET = Target(
+    capabilities=CAPABILITIES,
+    probe=_PROVIDER.probe,
+    # The Q/DQ graph with a static shape.
+    export=functools.partial(files.write, passes=(npu.STATIC,)),
+    open_session=_PROVIDER.open_session,
+    runtime_options={**ort.RUNTIME_OPTIONS, "migraphx_exhaustive_tune": ("0", "1")},
+)

@@ -33,6 +33,7 @@ from octobert.core.capability import (
 )
 from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
 from octobert.core.session import ExportOptions
+from octobert.targets import Target
 from octobert.targets.runtimes import openvino
 from octobert.targets.shared import files, ir_files
 
@@ -65,10 +66,7 @@ CAPABILITIES = Capabilities(
     needs=Needs(extra="openvino"),
     status="run here",
 )
-RUNTIME_OPTIONS = openvino.RUNTIME_OPTIONS
-
 _DEVICE = openvino.OpenvinoDevice("CPU")
-probe, open_session = _DEVICE.probe, _DEVICE.open_session
 
 
 def model_file(package: Path) -> Path:
@@ -79,6 +77,16 @@ def model_file(package: Path) -> Path:
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """Write the Q/DQ graph and its IR."""
     convert(files.write(quantized, folder, options), model_file(folder))
+
+
+TARGET = Target(
+    capabilities=CAPABILITIES,
+    probe=_DEVICE.probe,
+    export=export,
+    open_session=_DEVICE.open_session,
+    model_file=model_file,
+    runtime_options=openvino.RUNTIME_OPTIONS,
+)
 
 
 def convert(onnx_path: Path, xml_path: Path) -> None:

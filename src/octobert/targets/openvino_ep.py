@@ -7,8 +7,8 @@ onnxruntime, which replaces the ordinary one: install it in a separate environme
 from pathlib import Path
 
 from octobert.core.session import SessionOptions
-from octobert.targets import openvino_cpu
-from octobert.targets.runtimes import NO_OPTIONS, ort
+from octobert.targets import Target, openvino_cpu
+from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
 
 CAPABILITIES = openvino_cpu.CAPABILITIES.but(
@@ -25,7 +25,6 @@ CAPABILITIES = openvino_cpu.CAPABILITIES.but(
     needs={"extra": "", "build": "onnxruntime-openvino"},
     written_anywhere=True,
 )
-RUNTIME_OPTIONS = NO_OPTIONS
 
 
 def _settings(path: Path, options: SessionOptions) -> dict[str, str]:
@@ -42,5 +41,10 @@ _PROVIDER = ort.Provider(
     optimize=False,
     refuse_fallback=True,
 )
-probe, open_session = _PROVIDER.probe, _PROVIDER.open_session
-export, model_file = files.write, files.model_file
+
+TARGET = Target(
+    capabilities=CAPABILITIES,
+    probe=_PROVIDER.probe,
+    export=files.write,
+    open_session=_PROVIDER.open_session,
+)

@@ -2,8 +2,8 @@
 
 from octobert.core.capability import Activations, Capabilities, FloatParts, Needs, OnnxRules
 from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
-from octobert.targets import openvino_cpu
-from octobert.targets.runtimes import NO_OPTIONS, openvino
+from octobert.targets import Target, openvino_cpu
+from octobert.targets.runtimes import openvino
 
 CAPABILITIES = Capabilities(
     name="openvino-gpu",
@@ -25,9 +25,13 @@ CAPABILITIES = Capabilities(
     written_anywhere=True,
     status="structurally checked, not run",
 )
-RUNTIME_OPTIONS = NO_OPTIONS
-
 _DEVICE = openvino.OpenvinoDevice("GPU", "f16")
-probe, open_session = _DEVICE.probe, _DEVICE.open_session
-# The files are the same as for the CPU.
-export, model_file = openvino_cpu.export, openvino_cpu.model_file
+
+TARGET = Target(
+    capabilities=CAPABILITIES,
+    probe=_DEVICE.probe,
+    # The files are the same as for the CPU.
+    export=openvino_cpu.export,
+    open_session=_DEVICE.open_session,
+    model_file=openvino_cpu.model_file,
+)

@@ -21,8 +21,8 @@ from octobert.core.plan import ATTENTION, HEAD, LINEAR
 from octobert.core.session import ExportOptions, Session, SessionOptions, file_of
 from octobert.graph import operators
 from octobert.graph.passes import npu
-from octobert.targets import openvino_cpu, openvino_gpu
-from octobert.targets.runtimes import NO_OPTIONS, openvino
+from octobert.targets import Target, openvino_cpu, openvino_gpu
+from octobert.targets.runtimes import openvino
 from octobert.targets.shared import files, ir_files
 
 CAPABILITIES = openvino_gpu.CAPABILITIES.but(
@@ -37,8 +37,6 @@ CAPABILITIES = openvino_gpu.CAPABILITIES.but(
     formats=("onnx", "openvino", "encapsulated"),
     needs={"drivers": ("intel-npu",)},
 )
-RUNTIME_OPTIONS = NO_OPTIONS
-
 # Bytes at multiples of which constants begin in the file of an IR.
 _ALIGNED = 64
 
@@ -59,12 +57,14 @@ _OPSETS = {
 
 
 _DEVICE = openvino.OpenvinoDevice("NPU")
-probe, model_file = _DEVICE.probe, openvino_cpu.model_file
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """Write the Q/DQ graph with a static shape, its IR, and an ONNX file with an EPContext node that refers to the IR."""
-    path, file = files.write(quantized, folder, options, (npu.STATIC,)), model_file(folder)
+    path, file = (
+        files.write(quantized, folder, options, (npu.STATIC,)),
+        openvino_cpu.model_file(folder),
+    )
     openvino_cpu.convert(path, file)
     for length in () if options.shape is None else options.shape.lengths[1:]:
         openvino_cpu.convert(file_of(path, length), file_of(file, length))
@@ -75,6 +75,15 @@ def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Compile an IR or an ONNX file, in float16 whatever `options` name: the device has no other float type."""
     return _DEVICE.open_session(path, options.replaced(precision="f16"))
+
+
+TARGET = Target(
+    capabilities=CAPABILITIES,
+    probe=_DEVICE.probe,
+    export=export,
+    open_session=open_session,
+    model_file=openvino_cpu.model_file,
+)
 
 
 def share_weights(xml: Path, longest: Path) -> None:

@@ -18,6 +18,7 @@ from octobert.core.capability import (
 )
 from octobert.core.plan import ATTENTION, EMBEDDING, HEAD, LINEAR, OUTPUTS, RESIDUAL
 from octobert.core.session import KEEP_FLOAT, ExportOptions
+from octobert.targets import Target
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
 
@@ -51,11 +52,7 @@ CAPABILITIES = Capabilities(
     rewrites=Rewrites(integer_products=True, norms_up_to_cores=4),
     status="run here",
 )
-RUNTIME_OPTIONS = ort.RUNTIME_OPTIONS
-
 _PROVIDER = ort.Provider(ort.CPU)
-probe, open_session = _PROVIDER.probe, _PROVIDER.open_session
-model_file = files.model_file
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
@@ -63,3 +60,12 @@ def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     from octobert.graph.passes import cpu, npu
 
     files.write(quantized, folder, options, (npu.STATIC, cpu.INTEGERS))
+
+
+TARGET = Target(
+    capabilities=CAPABILITIES,
+    probe=_PROVIDER.probe,
+    export=export,
+    open_session=_PROVIDER.open_session,
+    runtime_options=ort.RUNTIME_OPTIONS,
+)

@@ -24,6 +24,7 @@ from octobert.core.plan import EMBEDDING, LINEAR, OUTPUTS
 from octobert.core.session import ExportOptions, Feeds, Session, SessionOptions
 from octobert.graph import operators
 from octobert.graph.passes import float16, fusion, opset, qordered
+from octobert.targets import Target
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
 
@@ -44,14 +45,7 @@ CAPABILITIES = Capabilities(
     written_anywhere=True,
     status="structurally checked, not run",
 )
-RUNTIME_OPTIONS = {
-    **ort.RUNTIME_OPTIONS,
-    "arena_extend_strategy": ("kNextPowerOfTwo", "kSameAsRequested"),
-    "use_tf32": ("1", "0"),
-}
-
 _PROVIDER = ort.Provider("CUDAExecutionProvider", "pip install onnxruntime-gpu")
-probe = _PROVIDER.probe
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
@@ -83,6 +77,20 @@ def open_session(path: Path, options: SessionOptions) -> Session:
     """Open an ONNX file. The fused attention needs padded sequences, a float graph does not."""
     opener = PaddedSession if path.name == Path(CAPABILITIES.file).name else ort.OrtSession
     return opener(path, options, _PROVIDER.name)
+
+
+TARGET = Target(
+    capabilities=CAPABILITIES,
+    probe=_PROVIDER.probe,
+    export=export,
+    open_session=open_session,
+    model_file=model_file,
+    runtime_options={
+        **ort.RUNTIME_OPTIONS,
+        "arena_extend_strategy": ("kNextPowerOfTwo", "kSameAsRequested"),
+        "use_tf32": ("1", "0"),
+    },
+)
 
 
 class PaddedSession(ort.OrtSession):

@@ -15,7 +15,7 @@ from pathlib import Path
 from octobert.core.plan import EMBEDDING, HEAD, LINEAR
 from octobert.core.session import Session, SessionOptions
 from octobert.graph.passes import npu
-from octobert.targets import ort_cpu
+from octobert.targets import Target, ort_cpu
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
 
@@ -38,14 +38,7 @@ CAPABILITIES = ort_cpu.CAPABILITIES.but(
 )
 # What the provider forbids, or has one value of.
 _FIXED = {"execution_mode": "ORT_SEQUENTIAL", "enable_mem_pattern": False}
-RUNTIME_OPTIONS = {
-    name: values for name, values in ort.RUNTIME_OPTIONS.items() if name not in _FIXED
-}
-
 _PROVIDER = ort.Provider("DmlExecutionProvider", "pip install onnxruntime-directml")
-probe, model_file = _PROVIDER.probe, files.model_file
-# The Q/DQ graph, with a static shape where the recipe has one.
-export = functools.partial(files.write, passes=(npu.STATIC,))
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
@@ -54,3 +47,15 @@ def open_session(path: Path, options: SessionOptions) -> Session:
     return _PROVIDER.open_session(
         path, options.replaced(streams=1, runtime_options=runtime_options)
     )
+
+
+TARGET = Target(
+    capabilities=CAPABILITIES,
+    probe=_PROVIDER.probe,
+    # The Q/DQ graph, with a static shape where the recipe has one.
+    export=functools.partial(files.write, passes=(npu.STATIC,)),
+    open_session=open_session,
+    runtime_options={
+        name: values for name, values in ort.RUNTIME_OPTIONS.items() if name not in _FIXED
+    },
+)

@@ -24,7 +24,8 @@ from octobert.core.capability import (
 from octobert.core.plan import WHOLE
 from octobert.core.session import ExportOptions
 from octobert.graph.passes import npu
-from octobert.targets.runtimes import NO_OPTIONS, ort
+from octobert.targets import Target
+from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
 
 # Names of the 64-bit x86 architecture on Linux and Windows.
@@ -77,8 +78,6 @@ CAPABILITIES = Capabilities(
     status="run here",
 )
 PASSES = (npu.STATIC, npu.OWN_GELU, npu.GEMM)
-RUNTIME_OPTIONS = NO_OPTIONS
-
 _PROVIDER = ort.Provider(
     "QNNExecutionProvider",
     "pip install onnxruntime-qnn",
@@ -86,7 +85,6 @@ _PROVIDER = ort.Provider(
     refuse_fallback=True,
     plugin="onnxruntime_qnn",
 )
-probe, open_session, model_file = _PROVIDER.probe, _PROVIDER.open_session, files.model_file
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
@@ -95,3 +93,11 @@ def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     (path.parent / SESSION).write_text(
         json.dumps({"provider": PROVIDER_OPTIONS, "write_context": CONTEXT}, indent=1)
     )
+
+
+TARGET = Target(
+    capabilities=CAPABILITIES,
+    probe=_PROVIDER.probe,
+    export=export,
+    open_session=_PROVIDER.open_session,
+)

@@ -22,6 +22,7 @@ from octobert.core.model_config import read_object
 from octobert.core.onnx_files import INPUTS
 from octobert.core.plan import ATTENTION, HEAD, LINEAR, RESIDUAL
 from octobert.core.session import ExportOptions, Session, SessionOptions
+from octobert.targets import Target
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files, sessions
 
@@ -51,11 +52,6 @@ CAPABILITIES = Capabilities(
     written_anywhere=True,
     status="structurally checked, not run",
 )
-RUNTIME_OPTIONS = {
-    **ort.RUNTIME_OPTIONS,
-    "trt_builder_optimization_level": ("3", "5"),
-    "trt_cuda_graph_enable": ("0", "1"),
-}
 
 
 def _settings(path: Path, options: SessionOptions) -> dict[str, str]:
@@ -66,7 +62,6 @@ def _settings(path: Path, options: SessionOptions) -> dict[str, str]:
 _PROVIDER = ort.Provider(
     "TensorrtExecutionProvider", "pip install onnxruntime-gpu tensorrt", _settings
 )
-probe, model_file = _PROVIDER.probe, files.model_file
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
@@ -94,6 +89,19 @@ def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     (path.parent / BUILD).write_text(
         script + 'cd "$(dirname "$0")" && exec ' + " \\\n  ".join(command) + "\n"
     )
+
+
+TARGET = Target(
+    capabilities=CAPABILITIES,
+    probe=_PROVIDER.probe,
+    export=export,
+    open_session=open_session,
+    runtime_options={
+        **ort.RUNTIME_OPTIONS,
+        "trt_builder_optimization_level": ("3", "5"),
+        "trt_cuda_graph_enable": ("0", "1"),
+    },
+)
 
 
 def write_profiled(

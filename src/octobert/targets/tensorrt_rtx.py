@@ -8,9 +8,8 @@ engines in `cache`. Names of options were read in the provider's documentation; 
 from pathlib import Path
 
 from octobert.core.session import ExportOptions, Session, SessionOptions
-from octobert.targets import tensorrt
+from octobert.targets import Target, tensorrt
 from octobert.targets.runtimes import ort
-from octobert.targets.shared import files
 
 CAPABILITIES = tensorrt.CAPABILITIES.but(
     name="tensorrt-rtx",
@@ -18,8 +17,6 @@ CAPABILITIES = tensorrt.CAPABILITIES.but(
     device="NVIDIA RTX GPU",
     needs={"extra": "", "build": "", "drivers": ("nvidia", "tensorrt-rtx")},
 )
-RUNTIME_OPTIONS = {**ort.RUNTIME_OPTIONS, "enable_cuda_graph": ("0", "1")}
-
 _PROVIDER = ort.Provider(
     "NvTensorRTRTXExecutionProvider",
     "install onnxruntime with the TensorRT RTX provider, for Windows or built from source",
@@ -28,7 +25,6 @@ _PROVIDER = ort.Provider(
         | ({"nv_runtime_cache_path": options.cache} if options.cache else {})
     ),
 )
-probe, model_file = _PROVIDER.probe, files.model_file
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
@@ -39,3 +35,12 @@ def open_session(path: Path, options: SessionOptions) -> Session:
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
     """Write the Q/DQ graph, and the options of ONNX Runtime's provider with the profile of shapes."""
     tensorrt.write_profiled(quantized, folder, options, "nv_profile_{}_shapes", {})
+
+
+TARGET = Target(
+    capabilities=CAPABILITIES,
+    probe=_PROVIDER.probe,
+    export=export,
+    open_session=open_session,
+    runtime_options={**ort.RUNTIME_OPTIONS, "enable_cuda_graph": ("0", "1")},
+)

@@ -10,8 +10,8 @@ import functools
 import onnx_ir as ir
 
 from octobert.graph.passes import Pass, npu
-from octobert.targets import qnn
-from octobert.targets.runtimes import NO_OPTIONS, ort
+from octobert.targets import Target, qnn
+from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
 
 CAPABILITIES = qnn.CAPABILITIES.but(
@@ -28,8 +28,6 @@ CAPABILITIES = qnn.CAPABILITIES.but(
     needs={"extra": "", "drivers": ("ryzen-ai",)},
     status="structurally checked, not run",
 )
-RUNTIME_OPTIONS = NO_OPTIONS
-
 _PROVIDER = ort.Provider(
     "VitisAIExecutionProvider",
     "install AMD's Ryzen AI software",
@@ -38,7 +36,6 @@ _PROVIDER = ort.Provider(
     ),
     refuse_fallback=True,
 )
-probe, open_session, model_file = _PROVIDER.probe, _PROVIDER.open_session, files.model_file
 
 
 def _describe_(model: ir.Model) -> int:
@@ -47,5 +44,12 @@ def _describe_(model: ir.Model) -> int:
     return 1
 
 
-# The graph with a static shape, with ONNX Runtime's own operators where ONNX has none, and with metadata.
-export = functools.partial(files.write, passes=(npu.STATIC, npu.GELU, npu.PAIRS, Pass(_describe_)))
+TARGET = Target(
+    capabilities=CAPABILITIES,
+    probe=_PROVIDER.probe,
+    # The graph with a static shape, with ONNX Runtime's own operators where ONNX has none, and with metadata.
+    export=functools.partial(
+        files.write, passes=(npu.STATIC, npu.GELU, npu.PAIRS, Pass(_describe_))
+    ),
+    open_session=_PROVIDER.open_session,
+)

@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from octobert.core import plugins
+from octobert import targets
 from octobert.core.errors import ModelError
 from octobert.core.heads import head_of
 from octobert.core.plan import Decision, QuantPlan
@@ -198,7 +198,7 @@ def test_a_quantized_graph_in_float16(classifier, placed, measured, tmp_path, op
     (reference,) = classifier.outputs
     assert relative_error(ours, reference) < NO_WORSE * relative_error(theirs, reference)
     optimized = (
-        plugins.load("targets", "ort-cpu")
+        targets.load("ort-cpu")
         .open_session(paths[1], SessionOptions())
         .run(classifier.feeds)["logits"]
     )
@@ -245,14 +245,14 @@ def test_weights_are_integers_times_the_scale_in_the_file(
 
 
 def test_openvino_reads_the_same_file(classifier, placed, measured, tmp_path) -> None:
-    target = plugins.load("targets", "openvino-cpu")
+    target = targets.load("openvino-cpu")
     if not target.probe().available:
         pytest.skip("openvino is not installed")
     results = []
     for parts in ("float32", "float16"):
         model = ir.load(classifier.path)
         method = exact_method(Static, "openvino-cpu", float_parts=parts)
-        write_(model, method.plan(placed, measured, target.CAPABILITIES))
+        write_(model, method.plan(placed, measured, target.capabilities))
         checked(model, tmp_path / f"{parts}.onnx")
         results.append(
             target.open_session(tmp_path / f"{parts}.onnx", SessionOptions()).run(classifier.feeds)[

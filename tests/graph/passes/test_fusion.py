@@ -74,7 +74,7 @@ def quantized(captured, tmp_path_factory) -> Callable[..., ir.Model]:
     operators.save(captured("bert", HEAD).model, path)
     placed = sites.find_sites(ir.load(path).graph, captured("bert", HEAD).family)
     ranges: Ranges = ranges_of(statistics_of(path, placed))
-    capabilities = targets.load("ort-cpu").CAPABILITIES
+    capabilities = targets.load("ort-cpu").capabilities
 
     def get(**options: object) -> ir.Model:
         model = ir.load(path)
@@ -130,7 +130,7 @@ def test_a_dynamically_quantized_graph_computes_the_same(captured) -> None:
     """It has no pairs that could be taken out, so it is compared with the loose tolerance."""
     unfused = captured("bert", HEAD).model.clone()
     placed = sites.find_sites(unfused.graph, captured("bert", HEAD).family)
-    capabilities = targets.load("ort-cpu").CAPABILITIES
+    capabilities = targets.load("ort-cpu").capabilities
     qdq.write(unfused, Dynamic(embeddings="float").plan(placed, None, capabilities))
     fused = fusion.fuse(unfused, FEEDS)
     assert fused.counts == counts()

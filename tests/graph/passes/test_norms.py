@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from octobert import targets
 from octobert.config.loading import parse
-from octobert.core import environment, plugins
+from octobert.core import environment
 from octobert.graph import operators, sites
 from octobert.graph.passes import cpu
 from octobert.pipeline import planner
@@ -141,4 +142,4 @@ def test_it_depends_on_the_cores_and_so_does_the_key(monkeypatch, checkpoint, pa
         }
     assert [options[c]["export/ort-cpu"].fast_norms for c in (2, 64)] == [True, False]
     assert not options[2]["export/openvino-cpu"].fast_norms
-    assert plugins.load("targets", "ort-cpu").CAPABILITIES.rewrites.norms_up_to_cores == 4
+    assert targets.load("ort-cpu").capabilities.rewrites.norms_up_to_cores == 4

@@ -125,8 +125,8 @@ def test_a_static_integer_file_keeps_its_norms(captured, tmp_path: Path) -> None
     operators.save(model, tmp_path / "quantized.onnx")
     wanted = WrittenOpset(opset=17, domains=vitisai.CAPABILITIES.onnx.domains, whole_graph=True)
     options = ExportOptions(shape=StaticShape(batch=2, sequence=16), opset=wanted)
-    vitisai.export(tmp_path / "quantized.onnx", tmp_path / "out", options)
-    written = ir.load(vitisai.model_file(tmp_path / "out"))
+    vitisai.TARGET.export(tmp_path / "quantized.onnx", tmp_path / "out", options)
+    written = ir.load(vitisai.TARGET.model_file(tmp_path / "out"))
     assert written.opset_imports[""] == 17
     assert (
         "from 20 to 17, 2 operators of ONNX Runtime's own; largest relative"
@@ -134,7 +134,7 @@ def test_a_static_integer_file_keeps_its_norms(captured, tmp_path: Path) -> None
     )
     older = options.model_copy(update={"opset": wanted.model_copy(update={"opset": 16})})
     with pytest.raises(ModelError, match="opset 16 cannot hold the model"):
-        vitisai.export(tmp_path / "quantized.onnx", tmp_path / "older", older)
+        vitisai.TARGET.export(tmp_path / "quantized.onnx", tmp_path / "older", older)
 
 
 def test_shape_with_an_end_is_a_slice_before_opset_15() -> None:

@@ -80,7 +80,7 @@ def test_the_target_writes_it_and_the_inspector_sees_integers(captured, tmp_path
         tmp_path,
         ExportOptions(qoperator=True, opset=WrittenOpset(opset=20)),
     )
-    path = ort_cpu.model_file(tmp_path)
+    path = ort_cpu.TARGET.model_file(tmp_path)
     profiler = profilers.load("ort")
     seen = profiler.products(path)
     assert len(seen) == 12
@@ -95,7 +95,7 @@ def test_the_target_writes_it_and_the_inspector_sees_integers(captured, tmp_path
     assert sum(each.type == "MatMulIntegerToFloat" for each in ran) == 12
     found = linter.lint(path, capabilities("ort-cpu"))
     assert (found.passes, found.integer) == (True, 12)
-    outputs = ort_cpu.open_session(path, SessionOptions()).run(feeds)
+    outputs = ort_cpu.TARGET.open_session(path, SessionOptions()).run(feeds)
     assert np.isfinite(outputs["logits"]).all()
 
 

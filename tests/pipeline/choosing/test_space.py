@@ -61,7 +61,7 @@ def names(variants: list[Variant]) -> list[str]:
 
 @pytest.mark.parametrize("target", targets.names())
 def test_every_declared_value_makes_a_plan_that_its_target_takes(target: str, bert_sites) -> None:
-    asked, table = recipe(targets=[target]), targets.load(target).CAPABILITIES
+    asked, table = recipe(targets=[target]), targets.load(target).capabilities
     for method in methods.names():
         for form in space._forms(asked, method, target):
             began = space.variant_of(asked, {"targets": target, "quantize": {method: form.options}})
@@ -354,10 +354,10 @@ def test_wrong_changes_are_one_sentence(golden, changes: dict[str, Any]) -> None
 
 
 def test_types_of_floats_follow_the_device() -> None:
-    problems = runtimes.float_problems(targets.load("openvino-cpu").CAPABILITIES)
+    problems = runtimes.float_problems(targets.load("openvino-cpu").capabilities)
     assert problems == {"float32": None, "bfloat16": None, "float16": "no float16 here"}
-    assert runtimes.float_problems(targets.load("ort-cpu").CAPABILITIES) == {"float32": None}
-    assert set(runtimes.float_problems(targets.load("tensorrt").CAPABILITIES)) == {
+    assert runtimes.float_problems(targets.load("ort-cpu").capabilities) == {"float32": None}
+    assert set(runtimes.float_problems(targets.load("tensorrt").capabilities)) == {
         "float16",
         "bfloat16",
         "float32",

@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-from octobert.core.capability import Probe
-from octobert.core.session import ExportOptions, Session, SessionOptions
+from octobert.core.session import Session, SessionOptions
 from octobert.targets import ort_cpu
-from octobert.targets.runtimes import ort
 
 CAPABILITIES = ort_cpu.CAPABILITIES.model_copy(
     update={
@@ -14,20 +12,11 @@ CAPABILITIES = ort_cpu.CAPABILITIES.model_copy(
         "placement": "extra-placement",
     }
 )
-RUNTIME_OPTIONS = ort.RUNTIME_OPTIONS
-model_file = ort_cpu.model_file
-
-
-def probe() -> Probe:
-    """Return whether ONNX Runtime is installed."""
-    return ort_cpu.probe()
-
-
-def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
-    """Write the Q/DQ graph as it is."""
-    ort_cpu.export(quantized, folder, options)
 
 
 def open_session(path: Path, options: SessionOptions) -> Session:
     """Open an ONNX file on one thread."""
-    return ort_cpu.open_session(path, options.model_copy(update={"threads": 1}))
+    return ort_cpu.TARGET.open_session(path, options.model_copy(update={"threads": 1}))
+
+
+TARGET = ort_cpu.TARGET.replaced(capabilities=CAPABILITIES, open_session=open_session)

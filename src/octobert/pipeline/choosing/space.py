@@ -104,7 +104,7 @@ def precision_of(recipe: Recipe) -> str:
 def _form_of(recipe: Recipe) -> Form | None:
     """The form of a recipe's models: of those whose options the recipe has, the one with the most."""
     method = methods.PLUGINS.make(recipe.quantize.name, recipe.quantize.options)
-    parts = method.float_type(targets.load(recipe.targets[0]).CAPABILITIES)
+    parts = method.float_type(targets.load(recipe.targets[0]).capabilities)
     options = {**method.model_dump(mode="json"), "float_parts": parts}
     forms = _forms(recipe, recipe.quantize.name, recipe.targets[0])
     fitting = [form for form in forms if form.options.items() <= options.items()]
@@ -306,7 +306,7 @@ def _offered_for(recipe: Recipe, variant: Variant) -> Offer | None:
 
 def _offered(method: Choice, target: str) -> Offer | None:
     """What a method offers for a target."""
-    capabilities = targets.load(target).CAPABILITIES
+    capabilities = targets.load(target).capabilities
     made = methods.PLUGINS.make(method.name, method.options)
     return made.offer(capabilities, runtimes.float_problems(capabilities))
 

@@ -111,7 +111,7 @@ def _with_targets(recipe: Recipe) -> Recipe:
     able = tuple(
         name
         for name, module in modules.items()
-        if name not in missing and (named or module.CAPABILITIES.device == "CPU")
+        if name not in missing and (named or module.capabilities.device == "CPU")
     )
     if named and missing:
         raise TargetError(

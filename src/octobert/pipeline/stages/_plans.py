@@ -31,7 +31,7 @@ def plan_of(
         graph: the float graph.
     """
     all_sites = sites.find_sites(ir.load(graph).graph, capture.family)
-    return method.plan(all_sites, ranges, targets.load(target).CAPABILITIES)
+    return method.plan(all_sites, ranges, targets.load(target).capabilities)
 
 
 def opened(
@@ -50,7 +50,7 @@ def opened(
     """
     module = targets.load(target)
     entries = runtimes.entries_in(
-        session, module.CAPABILITIES, plan.float_parts, per_token=plan.group is not None
+        session, module.capabilities, plan.float_parts, per_token=plan.group is not None
     )
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         path = Path(folder) / artifacts.QUANTIZED

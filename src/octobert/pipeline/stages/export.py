@@ -61,7 +61,7 @@ def run(
         shorter = shorter_lengths([len(row) for row in encoded.flat], shape.sequence)
         shape = shape.replaced(shorter=shorter)
     module, model = targets.load(target), ir.load(written)
-    capabilities = module.CAPABILITIES
+    capabilities = module.capabilities
     # ONNX Runtime's fusion to QOrdered operators leaves an output unproduced that other operators read as well.
     fixed = shape is not None and capabilities.shapes != "profiles"
     states = token_states and not fixed and capabilities.qdq

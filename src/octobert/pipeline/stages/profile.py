@@ -61,7 +61,7 @@ def run(
         )
         executed = Execution(
             candidate=target,
-            runtime=module.CAPABILITIES.runtime,
+            runtime=module.capabilities.runtime,
             batch=batch,
             sequence=sequence,
             total_ms=0.0,

@@ -69,7 +69,7 @@ def run(
     graph = float_graph.file
     planner = methods.PLUGINS.make(method.name, method.options)
     plan = _plans.plan_of(capture, graph, ranges.ranges, target, planner)
-    capabilities = targets.load(target).CAPABILITIES
+    capabilities = targets.load(target).capabilities
     if repair:
         plan = capability.repaired(plan, capabilities)
     capability.check(plan, capabilities)
@@ -141,7 +141,7 @@ def _fitting(
     Raises:
         PlanError: the target computes all of them in float16.
     """
-    model, capabilities = ir.load(graph), targets.load(plan.target).CAPABILITIES
+    model, capabilities = ir.load(graph), targets.load(plan.target).capabilities
     mixes = capabilities.float_parts.mixes(plan.float_parts)
     seen = observer.largest(graph, rows, pad_id, float16.converted(model))
     if capabilities.integer_only:

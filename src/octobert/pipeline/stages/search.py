@@ -74,7 +74,7 @@ class _Models:
         """What models of a plan are opened with."""
         return runtimes.entries_in(
             self.session,
-            targets.load(self.target).CAPABILITIES,
+            targets.load(self.target).capabilities,
             plan.float_parts,
             per_token=plan.group is not None,
         )
@@ -129,7 +129,7 @@ def run(
     judge.check_float("accuracy.at_least")
     (metric,) = judge.metrics
     units = search.units_of(plan)
-    sixteen = _sixteen_bits(targets.load(target).CAPABILITIES, accuracy)
+    sixteen = _sixteen_bits(targets.load(target).capabilities, accuracy)
     saving = _savings(context, models, plan, units, judge.median_tokens, sixteen)
     order = search.fallback_order(
         units,

@@ -6,17 +6,13 @@ The file's name is the runtime's: `Capabilities.runtime` of a target names it. I
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 
 from octobert.core.capability import Capabilities
 from octobert.core.errors import TargetError
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import SHORT, FloatType
 from octobert.core.plugins import Plugins
-from octobert.core.session import RuntimeOption, SessionEntries
-
-# `RUNTIME_OPTIONS` of a target that tries none.
-NO_OPTIONS: Mapping[str, tuple[RuntimeOption, ...]] = {}
+from octobert.core.session import SessionEntries
 
 
 class Runtime(FrozenModel, ABC, validate_default=True):

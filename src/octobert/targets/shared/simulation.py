@@ -30,7 +30,7 @@ def open_plan(quantized: Path, plan: QuantPlan, folder: Path) -> Session:
         TargetError: the CPU cannot run the graph.
     """
     # A device of integers alone has no float values between them.
-    capabilities = targets.load(plan.target).CAPABILITIES
+    capabilities = targets.load(plan.target).capabilities
     computed = None if capabilities.integer_only else capabilities.float_parts.computed
     if "float16" in (computed, plan.float_parts):
         model = ir.load(quantized)
