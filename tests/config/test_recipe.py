@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from octobert.config import loading
 from octobert.config.measuring import Benchmark, EvaluateMetric
+from octobert.core import plugins
 from octobert.core.errors import ModelError, RecipeError, StorageError
 from tests.support.cli import octobert
 
@@ -342,3 +346,20 @@ def test_a_list_of_mistakes_ends_somewhere() -> None:
     assert lines[0] == "recipe: the recipe has 100 mistakes:"
     assert (len(lines), lines[-1]) == (22, "  - and 80 more.")
     assert max(map(len, lines)) < 1000
+
+
+def test_the_models_of_a_recipe_load_no_plugin() -> None:
+    """What reads a stored recipe, such as a page, does without the plugins that it names."""
+    code = f"""
+import sys
+from octobert.config.recipe import Recipe
+recipe = Recipe.model_validate({loading.as_stored(loading.parse(GOOD))!r})
+assert recipe.targets and recipe.transforms
+print(*sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.split()
+    own = [name for name in done if name.startswith("octobert.")]
+    assert not [name for name in own if name.startswith(tuple(plugins.PACKAGES.values()))]
+    assert len(own) <= 25

@@ -17,10 +17,12 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from octobert.config import yaml_text
+from octobert.config.defaults import defaults_of
 from octobert.config.measuring import EvaluateMetric
 from octobert.config.recipe import PERMISSIONS, SPLITS, Choice, PlainRecipe, Recipe, plugin_families
 from octobert.core import plugins
 from octobert.core.errors import RecipeError, did_you_mean, shortened
+from octobert.core.families import model_types
 from octobert.core.files import looks_local
 from octobert.core.user_code import names_code
 
@@ -187,6 +189,12 @@ def parse(raw: Mapping[str, Any], *, where: str = "recipe", base: Path | None = 
                 plain[key] = value
     if isinstance(plain.get("data"), str):
         plain["data"] = {"source": plain["data"]}
+    kind = plain.get("family")
+    if isinstance(kind, str) and kind not in model_types():
+        near = did_you_mean(kind, model_types())
+        problems.append(f"family: there is no such model type; {near} (got {kind!r})")
+    if {"quantize", "targets"} & plain.keys() == {"quantize", "targets"} & raw.keys():
+        plain = {**defaults_of(plain), **plain}
     try:
         recipe = Recipe.model_validate(plain)
     except ValidationError as error:

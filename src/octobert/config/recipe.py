@@ -1,4 +1,5 @@
-"""The models of a recipe: everything that a run depends on, as frozen data. `loading` reads and writes them.
+"""The models of a recipe: everything that a run depends on, as frozen data. `loading` reads and writes them; this file loads no
+plugin.
 
 The `Args` section of each class describes its keys; the JSON Schema (`schema`) and the command line take their texts from it.
 `RecipeKeys` has the same keys as keyword arguments, for type checkers and editors.
@@ -16,9 +17,6 @@ from octobert.config.choosing import Accuracy, Choose, Search, Speed
 from octobert.config.measuring import Benchmark, EvaluateMetric
 from octobert.config.rows import Data, Revision
 from octobert.config.training import Finetune, Qat, Training
-from octobert.core import plugins
-from octobert.core.errors import did_you_mean
-from octobert.core.families import model_types
 from octobert.core.frozen import FrozenModel, Seed
 from octobert.core.logs import Level
 from octobert.core.session import Goal, SessionEntries, StaticShape
@@ -196,41 +194,6 @@ class Recipe(FrozenModel):
     def __repr__(self) -> str:
         return f"<Recipe: {self.model}, {self.task.name}, {', '.join(self.targets)}>"
 
-    @model_validator(mode="before")
-    @classmethod
-    def _defaults_of_method(cls, raw: Any) -> Any:
-        """No transforms and corrections, unless they are asked for, where weights are trained or nothing is quantized.
-
-        No transforms where no target has an interval of 8 bits for many tokens: outlier channels disturb only their own token.
-        No token scales where a target is no CPU: they would part what is one kernel there, and their cost is not measured.
-        Smoothing does not reach what residual adds read: the calibrator `mse` clips the outliers of few tokens there.
-        """
-        if not isinstance(raw, dict):
-            return raw
-        method, targets = (
-            raw.get(key, cls.model_fields[key].default) for key in ("quantize", "targets")
-        )
-        name, options = (
-            method.get(key) if isinstance(method, Mapping) else getattr(method, key, default)
-            for key, default in (("name", method), ("options", None))
-        )
-        chosen, tables = _chosen(name, options, targets) or (None, [])
-        kinds = chosen.observed_kinds(tables) if chosen else ()
-        if any(kind.startswith("residual.") for kind in kinds):
-            raw = {"calibrate": Choice(name="mse"), **raw}
-        if name == "float" or raw.get("qat") is not None:
-            return {"transforms": (), "corrections": (), **raw}
-        if chosen and not any(chosen.smoothed(table) for table in tables):
-            return {"transforms": (), **raw}
-        if any(table.device != "CPU" for table in tables):
-            everywhere = [
-                choice
-                for choice in cls.model_fields["transforms"].default
-                if choice.name != "token-scales"
-            ]
-            return {"transforms": everywhere, **raw}
-        return raw
-
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
         for one, other, reason in _EXCLUSIONS:
@@ -323,34 +286,12 @@ class Recipe(FrozenModel):
                 raise ValueError("a metric is a name, {evaluate: NAME} or file.py:function")
         return values
 
-    @field_validator("family")
-    @classmethod
-    def _known_family(cls, value: str | None) -> str | None:
-        if value is not None and value not in model_types():
-            raise ValueError(f"there is no such model type; {did_you_mean(value, model_types())}")
-        return value
-
     @field_validator("targets", "baselines", "tune")
     @classmethod
     def _each_once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if value is not None and len(set(value)) < len(value):
             raise ValueError("a name is listed twice")
         return value
-
-
-def _chosen(method: Any, options: Any, targets: Any) -> tuple[Any, list[Any]] | None:
-    """Return a method with its options, and the capabilities of targets; None where one is wrong, which others report."""
-    listed = [targets] if isinstance(targets, str) else targets
-    names = plugins.names("targets")
-    known = isinstance(listed, list | tuple) and all(name in names for name in listed)
-    if not known or method not in plugins.names("methods"):
-        return None
-    try:
-        chosen = plugins.options_of("methods", method).model_validate(options or {})
-    except ValueError:
-        return None
-    targets_of = plugins.values_of("targets")
-    return chosen, [targets_of.load(name).capabilities for name in listed]
 
 
 def plugin_families() -> dict[str, str]:
