@@ -83,7 +83,9 @@ class Family:
         operators.save(captured.model, self.captured)
         model, smoothing = ir.load(self.captured), SmoothQuant(alpha=0.5)
         values = smoothing.values(model.graph, self.family)
-        samples = observer.sample(self.captured, self.rows, pad_id, values, tokens=64, seed=0)
+        samples = observer.sample(
+            ir.load(self.captured), self.rows, pad_id, values, tokens=64, seed=0
+        )
         smoothing.transform_(model, self.family, samples, lambda *_: None)
         self.float = folder / "float.onnx"
         operators.save(model, self.float)
@@ -108,7 +110,7 @@ class Family:
 
     def refined(self, plan: QuantPlan) -> dict:
         return apply_corrections.correct_layers(
-            self.float,
+            ir.load(self.float),
             self.rows,
             self.pad_id,
             plan,

@@ -762,7 +762,9 @@ def test_corrected_layers_of_a_model_equal_numpy(
 ) -> None:
     plan = plan_of(bert_sites, bert_ranges, placement="tensorrt")
     correction = corrections.load("bias-correction")
-    layers = apply_corrections.correct_layers(float_path, encoded(), 0, plan, [correction], silent)
+    layers = apply_corrections.correct_layers(
+        ir.load(float_path), encoded(), 0, plan, [correction], silent
+    )
     assert len(layers) == 14
     # The inputs of the layer, row by row, so that there is no padding.
     model = ir.load(float_path)
@@ -791,7 +793,9 @@ def test_weights_are_corrected_where_inputs_have_no_fixed_range(
     """Their inputs count as float: what is left is the error of the weights, which rounding with data makes smaller."""
     plan = method().plan(bert_sites, bert_ranges, capabilities("ort-cpu"))
     correction = corrections.load("weight-rounding")
-    layers = apply_corrections.correct_layers(float_path, encoded(), 0, plan, [correction], silent)
+    layers = apply_corrections.correct_layers(
+        ir.load(float_path), encoded(), 0, plan, [correction], silent
+    )
     assert len(layers) == 12
     plain, better = ir.load(float_path), ir.load(float_path)
     qdq.write(plain, plan)
@@ -819,7 +823,11 @@ def test_every_linear_layer_in_8_bits_is_corrected(
     correction = corrections.load("bias-correction")
     plan = plan_of(bert_sites, bert_ranges, placement=placement)
     assert (
-        len(apply_corrections.correct_layers(float_path, encoded(), 0, plan, [correction], silent))
+        len(
+            apply_corrections.correct_layers(
+                ir.load(float_path), encoded(), 0, plan, [correction], silent
+            )
+        )
         == count
     )
 
@@ -832,7 +840,9 @@ def test_corrected_q_k_and_v_still_share_one_scale(
         bert_sites, bert_ranges, placement="matmul-attention", fuse_qkv=True, per_channel=False
     )
     correction = corrections.load(name)
-    layers = apply_corrections.correct_layers(float_path, encoded(), 0, plan, [correction], silent)
+    layers = apply_corrections.correct_layers(
+        ir.load(float_path), encoded(), 0, plan, [correction], silent
+    )
     model = ir.load(float_path)
     qdq.write(model, plan, apply_corrections.apply_(model, layers, plan))
     names = [

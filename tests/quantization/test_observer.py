@@ -150,7 +150,7 @@ def test_padding_changes_nothing(graph) -> None:
             collectors[name].add([i for i, _ in wanted], [part for _, part in wanted])
             widths.append(len(indices))
 
-        observer.stream(path, some, pad_id, values, take)
+        observer.stream(ir.load(path), some, pad_id, values, take)
         # All in one batch, so that the long row is what the short ones were padded to.
         assert set(widths) == {len(some)}
         return {name: observed.statistics() for name, observed in collectors.items()}
@@ -378,7 +378,7 @@ def test_every_row_is_handed_over_once_and_counted(graph, monkeypatch) -> None:
             assert index not in result[name]
             result[name][index] = part.shape
 
-    observer.stream(path, data, 0, NORM, take, on_rows=done.append)
+    observer.stream(ir.load(path), data, 0, NORM, take, on_rows=done.append)
     for name in NORM:
         assert result[name] == {index: (length, 32) for index, length in enumerate(LENGTHS)}
     assert len(done) > 1
@@ -402,7 +402,7 @@ class TestSample:
     ) -> dict:
         # Several batches, so that what is kept has to be put together.
         monkeypatch.setattr(observer, "TOKENS_PER_BATCH", 64)
-        return observer.sample(path, rows(LENGTHS), 0, NORM, tokens=tokens, seed=seed)
+        return observer.sample(ir.load(path), rows(LENGTHS), 0, NORM, tokens=tokens, seed=seed)
 
     @pytest.mark.parametrize("tokens", [20, 10**6])
     def test_ranges_equal_numpy_over_all_tokens(
@@ -457,7 +457,7 @@ class TestSample:
 
     def test_an_unknown_value_is_refused(self, graph) -> None:
         with pytest.raises(ModelError, match='the graph has no value "nothing"'):
-            observer.sample(graph[0], rows([5]), 0, ["nothing"], tokens=4, seed=0)
+            observer.sample(ir.load(graph[0]), rows([5]), 0, ["nothing"], tokens=4, seed=0)
 
 
 @pytest.mark.parametrize("name", CALIBRATORS)

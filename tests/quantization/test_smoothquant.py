@@ -51,7 +51,7 @@ def smoothed(captured, tmp_path, **options: object) -> tuple[ir.Model, list]:
     operators.save(captured.model, tmp_path / "float.onnx")
     model, chosen = ir.load(tmp_path / "float.onnx"), smoothquant.SmoothQuant(**options)
     wanted = chosen.values(model.graph, captured.family)
-    samples = observer.sample(tmp_path / "float.onnx", ROWS, 0, wanted, tokens=64, seed=0)
+    samples = observer.sample(ir.load(tmp_path / "float.onnx"), ROWS, 0, wanted, tokens=64, seed=0)
     return model, chosen.transform_(model, captured.family, samples, lambda *_: None)
 
 
@@ -162,7 +162,9 @@ def test_channels_are_centred_where_that_is_free(bert, tmp_path) -> None:
     model, _ = smoothed(bert, tmp_path)
     operators.save(model, tmp_path / "smooth.onnx")
     value = "encoder.layer.0.attention.self.context"
-    seen = observer.sample(tmp_path / "smooth.onnx", ROWS, 0, [value], tokens=64, seed=0)[value]
+    seen = observer.sample(ir.load(tmp_path / "smooth.onnx"), ROWS, 0, [value], tokens=64, seed=0)[
+        value
+    ]
     np.testing.assert_allclose(seen.low, -seen.high, rtol=1e-3, atol=1e-4)
 
 
@@ -236,7 +238,9 @@ def test_channels_before_and_after_are_as_far_apart_as_the_factors(bert, tmp_pat
     before, after = next(each["channels"] for each in records if each["kind"] == "value")
     value = "encoder.layer.0.attention.self.context"
     for file, expected in (("float.onnx", before), ("smooth.onnx", after)):
-        seen = observer.sample(tmp_path / file, ROWS, 0, [value], tokens=64, seed=0)[value].largest
+        seen = observer.sample(ir.load(tmp_path / file), ROWS, 0, [value], tokens=64, seed=0)[
+            value
+        ].largest
         np.testing.assert_allclose(seen, expected, rtol=1e-4)
 
 
@@ -250,8 +254,8 @@ def test_planted_outliers_are_found_and_taken_back(bert, checkpoint, tmp_path) -
     model, _ = smoothed(planted, tmp_path)
     operators.save(model, tmp_path / "smooth.onnx")
     values = [f"encoder.layer.0.attention.self.{name}" for name in ("context", "query")]
-    wild = observer.sample(tmp_path / "float.onnx", ROWS, 0, values, tokens=64, seed=0)
-    tame = observer.sample(tmp_path / "smooth.onnx", ROWS, 0, values, tokens=64, seed=0)
+    wild = observer.sample(ir.load(tmp_path / "float.onnx"), ROWS, 0, values, tokens=64, seed=0)
+    tame = observer.sample(ir.load(tmp_path / "smooth.onnx"), ROWS, 0, values, tokens=64, seed=0)
     for value in values:
         # Spread between the widest and the median channel, which is what a range for all of them has to hold.
         spreads = [

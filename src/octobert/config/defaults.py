@@ -11,7 +11,7 @@ def defaults_of(raw: PlainRecipe) -> PlainRecipe:
 
     Nothing is transformed or corrected where weights are trained or nothing is quantized, and nothing is transformed where no
     target has an interval of 8 bits for many tokens: outlier channels disturb only their own token. Where a target is no CPU,
-    there are no token scales: they would part what is one kernel there, and their cost is not measured. Smoothing does not reach
+    there are no token scales: they part what is one kernel there, and their cost is not measured. Smoothing does not reach
     what residual adds read: the calibrator `mse` clips the outliers of few tokens there.
 
     Args:

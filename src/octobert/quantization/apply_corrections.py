@@ -40,7 +40,7 @@ Linear = tuple[Site, Quantizer | None, Quantizer]
 
 
 def correct_layers(
-    model_path: Path,
+    model: ir.Model,
     rows: Sequence[Encoded],
     pad_id: int,
     plan: QuantPlan,
@@ -52,7 +52,7 @@ def correct_layers(
     Layers that share a weight are corrected as one, over the inputs of all of them.
 
     Args:
-        model_path: the float graph.
+        model: the float graph, which stays as it is.
         rows: calibration rows; the first `MAX_TOKENS` tokens are used.
         pad_id: id of the padding token.
         plan: of one target.
@@ -62,7 +62,7 @@ def correct_layers(
     Returns:
         Module path → changed constants. Layers that share a weight appear under the path of the first.
     """
-    graph = ir.load(model_path).graph
+    graph = model.graph
     nodes = operators.nodes_of(graph)
     scales = qdq.shared_scales(nodes, plan)
     layers = _by_weight(nodes, plan)
@@ -80,9 +80,7 @@ def correct_layers(
     changes: dict[str, LayerChange] = {}
     for chunk in _chunks(widths, products=products):
         chunk_widths = {values: widths[values] for values in chunk}
-        collectors = _collected(
-            model_path, sampled, pad_id, quantizers, chunk_widths, products=products
-        )
+        collectors = _collected(model, sampled, pad_id, quantizers, chunk_widths, products=products)
         for values in chunk:
             moments = collectors.pop(values).moments()
             for (site, _, weight), *_others in readers[values]:
@@ -96,9 +94,9 @@ def correct_layers(
     return changes
 
 
-def same(model_path: Path, first: QuantPlan, second: QuantPlan) -> bool:
+def same(model: ir.Model, first: QuantPlan, second: QuantPlan) -> bool:
     """Whether corrections of one graph are the same for two plans: they quantize linear layers and scale weights alike."""
-    nodes = operators.nodes_of(ir.load(model_path).graph)
+    nodes = operators.nodes_of(model.graph)
     layers, others = (_by_weight(nodes, plan) for plan in (first, second))
     scales, others_scales = (qdq.shared_scales(nodes, plan) for plan in (first, second))
     return (
@@ -207,7 +205,7 @@ def _chunks(widths: dict[Inputs, int], *, products: bool) -> Iterator[list[Input
 
 
 def _collected(
-    model_path: Path,
+    model: ir.Model,
     rows: Sequence[Encoded],
     pad_id: int,
     quantizers: dict[str, Quantizer | None],
@@ -233,7 +231,7 @@ def _collected(
                 collector.add(tokens, rounded)
 
     observer.stream(
-        model_path, rows, pad_id, sorted({value for values in widths for value in values}), take
+        model, rows, pad_id, sorted({value for values in widths for value in values}), take
     )
     return collectors
 

@@ -76,12 +76,14 @@ def observe(
                 fix="check the model's weights",
             )
 
-    stream(model_path, rows, pad_id, values, take, provider=provider, on_rows=on_rows)
+    if values:
+        model = ir.load(model_path)
+        stream(model, rows, pad_id, values, take, provider=provider, on_rows=on_rows)
     return {name: collector.statistics() for name, collector in collectors.items()}
 
 
 def sample(
-    model_path: Path,
+    model: ir.Model,
     rows: Sequence[Encoded],
     pad_id: int,
     values: Sequence[str],
@@ -93,7 +95,7 @@ def sample(
     """Sample tokens of values at random. All values get the same tokens.
 
     Args:
-        model_path: a canonical float graph.
+        model: a canonical float graph.
         rows: calibration rows.
         pad_id: id of the padding token.
         values: names of values of shape [B, S, C].
@@ -120,22 +122,21 @@ def sample(
             # A graph of any kind may read texts of different lengths at once.
             samples[name].append(part[chosen[index] % len(part)])
 
-    stream(model_path, rows, pad_id, values, take, on_rows=on_rows)
+    stream(model, rows, pad_id, values, take, on_rows=on_rows)
     return {name: Sample(*ends[name], np.concatenate(samples[name])) for name in values}
 
 
 def largest(
-    model_path: Path, rows: Sequence[Encoded], pad_id: int, values: Sequence[str]
+    model: ir.Model, rows: Sequence[Encoded], pad_id: int, values: Sequence[str]
 ) -> dict[str, float]:
     """Return the largest magnitude of values over rows, padding included: a device computes it, too.
 
     Args:
-        model_path: a canonical float graph.
+        model: a canonical float graph, which is changed.
         rows: calibration rows.
         pad_id: id of the padding token.
         values: names of float values of the graph, constants among them.
     """
-    model = ir.load(model_path)
     graph, by_name = model.graph, operators.named(model.graph)
     seen = []
     for name in values:
@@ -154,7 +155,7 @@ def largest(
 
 
 def stream(
-    model_path: Path,
+    model: ir.Model,
     rows: Sequence[Encoded],
     pad_id: int,
     values: Sequence[str],
@@ -166,7 +167,7 @@ def stream(
     """Run the graph over all rows, in batches of similar length, and pass on the values without padding.
 
     Args:
-        model_path: a canonical float graph.
+        model: a canonical float graph.
         rows: token ids.
         pad_id: id of the padding token.
         values: names of values of the graph.
@@ -180,10 +181,10 @@ def stream(
     if not values:
         return
     alone = bool(rows) and isinstance(rows[0], FeedRow)
-    session, layouts = open_with_outputs(model_path, values, provider, padded=not alone)
+    session, layouts = open_with_outputs(model, values, provider, padded=not alone)
     heads = [layout[1] for layout in layouts.values() if layout.count("sequence") == 2]
     attention = budget.AttentionMemory(
-        0 if alone else heads_of(ir.load(model_path)),
+        0 if alone else heads_of(model),
         sum(count for count in heads if isinstance(count, int)),
     )
     names = {value.name for value in session.get_inputs()}
@@ -246,12 +247,12 @@ def check_provider(provider: str) -> None:
 
 
 def open_with_outputs(
-    model_path: Path, values: Sequence[str], provider: str = CPU, *, padded: bool = True
+    model: ir.Model, values: Sequence[str], provider: str = CPU, *, padded: bool = True
 ) -> tuple[Any, dict[str, Layout]]:
     """Open a session whose outputs are these values.
 
     Args:
-        model_path: a canonical float graph.
+        model: a canonical float graph.
         values: names of values of the graph.
         provider: the execution provider; what it does not support runs on the CPU.
         padded: which axes are batch and sequence is asked for; otherwise nothing is said of them.
@@ -263,13 +264,11 @@ def open_with_outputs(
         ModelError: a value is not in the graph.
         TargetError: onnxruntime runs the graph without the provider.
     """
-    model = ir.load(model_path)
     by_name = operators.values_of(model.graph)
     missing = [name for name in values if name not in by_name]
     if missing:
         raise ModelError(
             f'the graph has no value "{missing[0]}"',
-            where=str(model_path),
             fix="capture the model again",
         )
     outputs = [by_name[name] for name in values]

@@ -23,14 +23,10 @@ from octobert.targets import runtimes
 
 
 def plan_of(
-    capture: CapturedModel, graph: Path, ranges: Ranges, target: str, method: Method
+    capture: CapturedModel, model: ir.Model, ranges: Ranges, target: str, method: Method
 ) -> QuantPlan:
-    """The plan that a method makes of a float graph for a target.
-
-    Args:
-        graph: the float graph.
-    """
-    all_sites = sites.find_sites(ir.load(graph).graph, capture.family)
+    """Return the plan that a method makes of a float graph for a target."""
+    all_sites = sites.find_sites(model.graph, capture.family)
     return method.plan(all_sites, ranges, targets.load(target).capabilities)
 
 
@@ -54,15 +50,14 @@ def opened(
     )
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         path = Path(folder) / artifacts.QUANTIZED
-        write_quantized(graph, plan, changes, path)
+        write_quantized_(ir.load(graph), plan, changes, path)
         return module.open_session(path, SessionOptions(entries=entries))
 
 
-def write_quantized(
-    graph: Path, plan: QuantPlan, changes: Mapping[str, LayerChange], path: Path
+def write_quantized_(
+    model: ir.Model, plan: QuantPlan, changes: Mapping[str, LayerChange], path: Path
 ) -> int:
-    """Write a copy of a float graph, quantized by a plan, with corrected layers; its size in bytes."""
-    model = ir.load(graph)
+    """Quantize a float graph in place, by a plan and with corrected layers, and write it; return its size in bytes."""
     qdq.write(model, plan, apply_corrections.apply_(model, changes, plan))
     operators.save(model, path)
     onnx.checker.check_model(str(path), full_check=False)

@@ -58,7 +58,7 @@ def run(
     assert isinstance(settings, Qat)
     lesson = lesson.replaced(base=artifacts.source_of(lesson.base, trained))
     before = calibrated.ranges
-    graph = float_graph.file
+    graph = float_graph.load()
     plan = union(
         [
             _plans.plan_of(

@@ -10,7 +10,6 @@ corrected.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -66,9 +65,9 @@ def run(
         supplement: what float16 has to hold is measured on other texts than the calibration rows, too.
         seed: draws the rows of the estimate.
     """
-    graph = float_graph.file
+    model = float_graph.load()
     planner = methods.PLUGINS.make(method.name, method.options)
-    plan = _plans.plan_of(capture, graph, ranges.ranges, target, planner)
+    plan = _plans.plan_of(capture, model, ranges.ranges, target, planner)
     capabilities = targets.load(target).capabilities
     if repair:
         plan = capability.repaired(plan, capabilities)
@@ -79,24 +78,24 @@ def run(
     if estimated or corrections:
         tokenizer, rows = capture.calibration(data, task)
     if estimated:
-        expected = _expected(context, graph, plan, tokenizer, rows, changes, seed)
+        expected = _expected(context, float_graph.load(), plan, tokenizer, rows, changes, seed)
         if not changes and not capabilities.integer_only:
             plan, expected = estimating.in_float(plan, expected)
         context.write(artifacts.SENSITIVITY, expected)
-    if not changes and corrections and before and _corrects_the_same(graph, plan, before):
+    if not changes and corrections and before and _corrects_the_same(model, plan, before):
         changes = before.changes()
     elif not changes and corrections:
         steps = [PLUGINS.make(choice.name, choice.options) for choice in corrections]
         changes = apply_corrections.correct_layers(
-            graph, rows.flat, tokenizer.pad_id, plan, steps, context.progress
+            model, rows.flat, tokenizer.pad_id, plan, steps, context.progress
         )
     if changes:
         apply_corrections.save(changes, context.work / artifacts.CORRECTIONS)
-    size = _plans.write_quantized(graph, plan, changes, context.work / artifacts.QUANTIZED)
+    size = _plans.write_quantized_(model, plan, changes, context.work / artifacts.QUANTIZED)
     if "float16" in (capabilities.float_parts.computed, plan.float_parts):
         tokenizer, rows = capture.calibration(data, task)
         more = artifacts.supplement(tokenizer, rows, task, wanted=supplement)
-        plan = _fitting(context, graph, plan, [*rows.flat, *more.flat], tokenizer.pad_id)
+        plan = _fitting(context, float_graph, plan, [*rows.flat, *more.flat], tokenizer.pad_id)
     context.write(artifacts.PLAN, plan)
     sites = len(plan.decisions)
     return {
@@ -109,15 +108,14 @@ def run(
 
 def _expected(
     context: Context,
-    graph: Path,
+    model: ir.Model,
     plan: QuantPlan,
     tokenizer: Tokenizer,
     rows: EncodedTexts,
     trained: Mapping[str, LayerChange],
     seed: int,
 ) -> Sensitivity:
-    """What the values of a plan cost, estimated on some of the calibration rows."""
-    model = ir.load(graph)
+    """What the values of a plan cost, estimated on some of the calibration rows; the graph is changed."""
     chosen = np.random.default_rng(seed).permutation(len(rows.flat))[:ROWS]
     expected = estimating.estimate(
         model,
@@ -134,16 +132,16 @@ def _expected(
 
 
 def _fitting(
-    context: Context, graph: Path, plan: QuantPlan, rows: Sequence[Encoded], pad_id: int
+    context: Context, graph: FloatGraph, plan: QuantPlan, rows: Sequence[Encoded], pad_id: int
 ) -> QuantPlan:
     """The plan with the values that float16 cannot hold.
 
     Raises:
         PlanError: the target computes all of them in float16.
     """
-    model, capabilities = ir.load(graph), targets.load(plan.target).capabilities
+    model, capabilities = graph.load(), targets.load(plan.target).capabilities
     mixes = capabilities.float_parts.mixes(plan.float_parts)
-    seen = observer.largest(graph, rows, pad_id, float16.converted(model))
+    seen = observer.largest(model, rows, pad_id, float16.converted(model))
     if capabilities.integer_only:
         # What is only read in integers is float nowhere.
         written = operators.named(ir.load(context.work / artifacts.QUANTIZED).graph)
@@ -165,9 +163,9 @@ def _fitting(
     )
 
 
-def _corrects_the_same(graph: Path, plan: QuantPlan, before: Planned) -> bool:
+def _corrects_the_same(model: ir.Model, plan: QuantPlan, before: Planned) -> bool:
     corrected = before.path(artifacts.CORRECTIONS).is_file()
-    return corrected and apply_corrections.same(graph, plan, before.plan)
+    return corrected and apply_corrections.same(model, plan, before.plan)
 
 
 def _trained_scales(ranges: Calibrated, plan: QuantPlan) -> dict[str, LayerChange]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 
 from octobert import targets
 from octobert.config.choosing import Accuracy
@@ -68,7 +69,7 @@ class _Models:
 
     def write(self, plan: QuantPlan, path: Path) -> None:
         """Write the quantized graph of a plan."""
-        _plans.write_quantized(self.graph, plan, self.changes, path)
+        _plans.write_quantized_(ir.load(self.graph), plan, self.changes, path)
 
     def entries(self, plan: QuantPlan) -> SessionEntries:
         """What models of a plan are opened with."""

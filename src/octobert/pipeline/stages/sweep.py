@@ -58,7 +58,7 @@ def run(
     float_session = candidates.open_float(target, capture.file, task.head, session)
     reference = run_rows(float_session, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
     statistics = observed.tensors()
-    graph = float_graph.file
+    graph, model = float_graph.file, float_graph.load()
     fidelity_name = ""
     planner = methods.PLUGINS.make(method.name, method.options)
     swept = []
@@ -68,7 +68,7 @@ def run(
         context.progress(f"sweeping: {label}", number, len(calibrators))
         try:
             ranges = _ranges(choice, statistics)
-            plan = _plans.plan_of(capture, graph, ranges, target, planner)
+            plan = _plans.plan_of(capture, model, ranges, target, planner)
         except DataError as error:
             swept.append(Swept(calibrator=label, setting=setting, problem=str(error)))
             continue

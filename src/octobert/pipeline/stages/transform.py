@@ -61,8 +61,7 @@ def run(
     family = capture.family
     feeds = [feeds_of([row], tokenizer.pad_id) for row in encoded.flat[:COMPARED]]
     batches = parity_batches(tokenizer, task.head) if task.reads_texts else feeds
-    path = context.work / artifacts.FLOAT
-    model, before = ir.load(source), source
+    model = ir.load(source)
     batches = [parity.only(batch, model) for batch in batches]
     compare = functools.partial(
         parity.compare,
@@ -84,7 +83,7 @@ def run(
             why = f"{transform.needs_float}, and {alone}"
         else:
             samples = observer.sample(
-                before,
+                model,
                 rows,
                 tokenizer.pad_id,
                 transform.values(model.graph, family),
@@ -102,8 +101,7 @@ def run(
             except ParityError as error:
                 why = f"the model does not take it: {error.got}, expected {error.expected}"
         if why is None:
-            model, before = changed, path
-            operators.save(model, path)
+            model = changed
             smoothed += [_smoothed(choice.name, group) for group in groups if "channels" in group]
         else:
             groups = []
@@ -118,8 +116,7 @@ def run(
                 summary=transform.summary(groups) if why is None else f"none: {why}",
             )
         )
-    if before == source:
-        operators.save(model, path)
+    operators.save(model, context.work / artifacts.FLOAT)
     context.write(artifacts.TRANSFORMS, TransformFacts(transforms=tuple(applied), parity=proof))
     context.write(artifacts.CHANNELS, artifacts.Channels(smoothed=tuple(smoothed)))
     return {
