@@ -9,9 +9,12 @@ from typing import Any
 
 import onnx_ir as ir
 
+from octobert.core.heads import HEADS
 from octobert.graph import operators
 
 Export = Callable[[Any, str], ir.Model]
+# Settings that no graph depends on: names of classes, the loss of a training, and where a model comes from.
+NOT_COMPUTED = frozenset(["id2label", "label2id", "problem_type", "_name_or_path"])
 
 
 def exported_once(export: Export, kept: Callable[[str, Callable[[Path], object]], Path]) -> Export:
@@ -36,13 +39,13 @@ def exported_once(export: Export, kept: Callable[[str, Callable[[Path], object]]
 
 
 def digest(torch_model: Any, head: str) -> str:
-    """All that an exported graph depends on: the class of the model, its settings and its weights."""
+    """All that an exported graph depends on: the class of the model, its settings and weights, and the names of the outputs."""
     import torch
 
     config = torch_model.config
-    found = hashlib.sha256(
-        f"{type(torch_model)} {head} {config.to_json_string()} {config._attn_implementation}".encode()
-    )
+    settings = {k: v for k, v in config.to_dict().items() if k not in NOT_COMPUTED}
+    about = type(torch_model), HEADS[head].model_outputs, config._attn_implementation, settings
+    found = hashlib.sha256(repr(about).encode())
     for name, value in torch_model.state_dict().items():
         found.update(name.encode() + value.flatten().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()[:16]
