@@ -215,7 +215,7 @@ def cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = Probe(available=False, missing="no device")
     for name in targets.names():
         if name not in ("ort-cpu", "openvino-cpu"):
-            monkeypatch.setattr(targets.load(name), "probe", lambda: missing)
+            monkeypatch.setitem(vars(targets.load(name)), "probe", lambda: missing)
 
 
 @pytest.mark.usefixtures("cpu_alone")
