@@ -7,6 +7,9 @@ TESTS := $(BIN)/$(TESTING)
 # What depends on versions of other packages.
 NEWEST := $(addprefix tests/,graph targets models quantization inference cli)
 
+# `make quick` leaves out files of tests that name what runs a model, starts a process or draws many samples.
+SLOWER := RESAMPLES|runner|checkpoint|captured|finished|package|subprocess|import cli|onnx|torch|openvino|float_path|hypothesis|octobert\.page
+
 # What `make test-python` runs.
 WITHOUT_TORCH := $(addprefix tests/,config core data report inference evaluation cli)
 
@@ -24,7 +27,7 @@ SHARED := ../shared
 # Versions of sentence-transformers whose answers octobert is compared with.
 REFERENCES := 5.7.0 6.2.0
 
-.PHONY: install demo screenshots test test-slow test-web test-shared test-cluster test-clients test-newest test-cpus test-python coverage wheel-test test-reference lint docs bench bench-auto bench-olive fuzz soak soak-kills clean
+.PHONY: install demo screenshots quick test test-slow test-web test-shared test-cluster test-clients test-newest test-cpus test-python coverage wheel-test test-reference lint docs bench bench-auto bench-olive fuzz soak soak-kills clean
 
 install: .venv/installed
 
@@ -43,6 +46,10 @@ demo: install
 screenshots: demo
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[browser]"
 	$(BIN)/python docs/screenshots.py runs/demo
+
+# Unit tests, lint and types, in a minute on two cores.
+quick: lint
+	$(TESTS) tests/config tests/test_architecture.py $$(grep -rLE '$(SLOWER)' tests --include='test_*.py')
 
 test: install
 	$(TESTS)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import octobert
-from octobert.api import clients
+from octobert.api import exports
 from octobert.config.loading import parse
 from octobert.core.files import file_digest
 from octobert.core.model_config import Dense, Normalize, Pooling
@@ -176,7 +176,7 @@ def test_its_ranks_are_those_of_the_package(package: Any, tmp_path: Path) -> Non
 def test_it_pools_only_what_it_pools_as_the_model_does(
     pooling: Pooling | None, pools: bool
 ) -> None:
-    assert clients._pools(pooling) is pools
+    assert exports._pools(pooling) is pools
 
 
 def test_what_it_cannot_serve_is_said(golden, package: Any, finished: Any, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from octobert.api.catalog import list_targets as list_targets
 from octobert.api.catalog import list_tasks as list_tasks
 from octobert.api.catalog import recipe_schema as recipe_schema
 from octobert.api.choosing import auto as auto
-from octobert.api.clients import export as export
 from octobert.api.corpus import embed as embed
+from octobert.api.exports import export as export
 from octobert.api.hub import push as push
 from octobert.api.models import benchmark as benchmark
 from octobert.api.models import evaluate as evaluate

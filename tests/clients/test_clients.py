@@ -20,7 +20,7 @@ from scipy.stats import spearmanr
 
 import octobert
 from octobert import targets
-from octobert.api import clients
+from octobert.api import clients, exports
 from octobert.config.loading import parse
 from octobert.core.session import Session, SessionOptions
 from octobert.data.encoded import feeds_of
@@ -201,7 +201,7 @@ def scripts(
     source: Path, client: str, folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
     """The printed lines with other texts: one program, or one for each question."""
-    model = clients.model_of(source, read_manifest(source), client, str(folder))
+    model = exports.model_of(source, read_manifest(source), client, str(folder))
     for name, value in (
         ("TEXTS", models.TEXTS),
         ("QUERY", models.QUERY),

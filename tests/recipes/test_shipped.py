@@ -6,17 +6,21 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 import yaml
 
 import octobert
+from octobert import targets
 from octobert.config import loading
+from octobert.core.capability import Probe
 from octobert.core.results import Report
 from octobert.graph import operators
 from octobert.pipeline import planner, runner
 from octobert.pipeline.executors import inline
+from tests.support import cli
 from tests.support.checkpoints import WORDS
 from tests.support.runs import made_once, squad_file, warmed, write_pairs
 
@@ -61,6 +65,26 @@ def test_headers_say_what_is_reproduced_and_how_to_run_it(path: Path) -> None:
     assert f"octobert run recipes/{path.relative_to(RECIPES).as_posix()}" in header
 
 
+def questions(folder: Path) -> None:
+    folder.mkdir()
+    for split, count in (("train", 40), ("validation", 16)):
+        rows = [
+            {
+                "query": f"{WORDS[i % 20]} x{i}",
+                "document": f"{' '.join(WORDS[i % 9 :])} {split} x{i}",
+            }
+            for i in range(count)
+        ]
+        (folder / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+
+def tags(folder: Path) -> None:
+    folder.mkdir()
+    for name, count in (("eng.train", 40), ("eng.testa", 16)):
+        rows = [f"{WORDS[i % 20]} O\n{name}{i} B-PER\n" for i in range(count)]
+        (folder / name).write_text("\n".join(rows))
+
+
 def reviews(folder: Path) -> None:
     folder.mkdir()
     for split, count in (("train", 40), ("test", 16)):
@@ -76,11 +100,12 @@ def reviews(folder: Path) -> None:
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders of tiny rows: `pairs`, `squad`, `reviews`."""
+    """Folders of tiny rows: `pairs`, `squad`, `reviews`, `questions`, `tags`."""
 
     def make(folder: Path) -> None:
         write_pairs(folder / "pairs")
-        reviews(folder / "reviews")
+        for write in (reviews, questions, tags):
+            write(folder / write.__name__)
         (folder / "squad").mkdir()
         squad_file(folder / "squad" / "train-v1.1.json", 24, 0)
         squad_file(folder / "squad" / "dev-v1.1.json", 8, 100)
@@ -136,6 +161,9 @@ SMALL: dict[str, tuple[str, ...]] = {
         "pairs",
         "task={next-sentence: {text: [sentence1, sentence2], max_length: 64}}",
     ),
+    "squad-finetune": ("squad", *SQUAD),
+    "demo": ("questions",),
+    "conll2003": ("tags",),
     "qat-loop": (
         "pairs",
         "qat.epochs=0.5",
@@ -147,7 +175,92 @@ SMALL: dict[str, tuple[str, ...]] = {
 
 # Their capture takes seconds, and the runs of other recipes have everything else: these are planned.
 PLANNED = ("next-sentence-qnn",)
-HEADS = {"features": "feature-extraction", "next-sentence-qnn": "next-sentence"}
+HEADS = {
+    "features": "feature-extraction",
+    "next-sentence-qnn": "next-sentence",
+    "demo": "embedding",
+    "conll2003": "embedding",
+}
+
+
+def head_of(path: Path) -> str:
+    """Of the tiny model of a recipe."""
+    answers = SMALL.get(path.stem, ("pairs",))[0] == "squad"
+    return HEADS.get(path.stem, "question-answering" if answers else "sequence-classification")
+
+
+def fitted(path: Path, model: Path, data: Path) -> list[str]:
+    """What makes a recipe fit the tiny model and rows."""
+    raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    rows = data / SMALL.get(path.stem, ("pairs",))[0]
+    changes = [f"model={model}", "allow_code=true"]
+    if isinstance(raw["data"], str):
+        changes += [f"data={rows}"]
+    elif "source" in raw["data"]:
+        changes += [f"data.source={rows}", "data.config=null"]
+    else:
+        changes += [f"data.{part}={rows / raw['data'][part]}" for part in ("train", "validation")]
+    if "shape" in raw:
+        changes += ["shape={batch: 1, sequence: 64}"]
+    if "shape" in raw and "mrpc" in raw["task"]:
+        changes += ["task={mrpc: {max_length: 64}}"]
+    elif "mrpc" in raw["task"]:
+        changes += ["task=mrpc"]
+    return changes
+
+
+@pytest.fixture
+def cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that has no devices but a CPU, and runtimes for it."""
+    missing = Probe(available=False, missing="no device")
+    for name in targets.names():
+        if name not in ("ort-cpu", "openvino-cpu"):
+            monkeypatch.setitem(vars(targets.load(name)), "probe", lambda: missing)
+
+
+@pytest.mark.usefixtures("cpu_alone")
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_dry_run_tells_the_steps(
+    golden, path: Path, data: Path, checkpoint: Any, tmp_path: Path
+) -> None:
+    _, *small = SMALL.get(path.stem, ("pairs",))
+    changes = [
+        *fitted(path, checkpoint("bert", head_of(path)), data),
+        *(["benchmark.sequence=[data, 64]"] if "benchmark" in path.read_text() else []),
+        *(change for change in small if change not in LEFT_OUT),
+    ]
+    given = [word for change in changes for word in ("--set", change)]
+    done = cli.octobert("run", path, "--out", tmp_path / "out", "--dry-run", *given)
+    assert done.returncode == 0, done.stderr
+    golden(done.stdout)
+
+
+# What no shipped recipe asks for.
+ASKED: dict[str, dict[str, Any]] = {
+    "choose": {"choose": {"limits": {"max_drop": 1}, "minutes": 1}},
+    "search": {
+        "search": {"space": {"calibrate": ["minmax", "percentile"]}, "sampler": "exhaustive"}
+    },
+    "quick": {"quick": True, "sensitivity": True},
+    "unmeasured": {"measure": False, "finetune": {"epochs": 1}, "qat": {"epochs": 1}},
+}
+
+
+@pytest.mark.usefixtures("cpu_alone")
+@pytest.mark.parametrize("name", ASKED)
+def test_a_dry_run_tells_the_steps_of_what_is_asked(
+    golden, name: str, data: Path, checkpoint: Any, tmp_path: Path
+) -> None:
+    recipe = {
+        "model": str(checkpoint("bert")),
+        "task": "text-classification",
+        "data": {"source": str(data / "pairs"), "calibrate": {"samples": 24}},
+        "targets": ["ort-cpu", "openvino-cpu"],
+    }
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe | ASKED[name]))
+    done = cli.octobert("run", tmp_path / "recipe.yaml", "--out", tmp_path / "out", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    golden(done.stdout)
 
 
 @pytest.mark.slow
@@ -162,27 +275,17 @@ def test_workflows_run(
     checkpoint: Callable[[str, str], Path],
     exported: Callable[[str], Path],
 ) -> None:
-    folder, *changes = SMALL.get(path.stem, ("pairs",))
-    raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    head = HEADS.get(
-        path.stem, "question-answering" if folder == "squad" else "sequence-classification"
-    )
+    _, *changes = SMALL.get(path.stem, ("pairs",))
+    head = head_of(path)
     small = [
-        f"model={checkpoint('bert', head)}",
-        f"data.source={data / folder}",
-        "data.config=null",
+        *fitted(path, checkpoint("bert", head), data),
         "data.calibrate.samples=8",
+        "measure=false",
     ]
-    if "shape" in raw:
-        small += ["shape={batch: 1, sequence: 64}"]
-    if "shape" in raw and "mrpc" in raw["task"]:
-        small += ["task={mrpc: {max_length: 64}}"]
-    elif raw["task"] == "mrpc" or "mrpc" in raw["task"]:
-        small += ["task=mrpc"]
-    small += ["measure=false", "allow_code=true"]
     planned = loading.load(
         path, [*small, *(change for change in changes if change not in LEFT_OUT)]
     )
+    raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     long = [
         stage
         for key, stage in (("accuracy", "search"), ("finetune", "finetune"), ("qat", "qat"))

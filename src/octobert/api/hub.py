@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from octobert.api import clients
+from octobert.api import clients, exports
 from octobert.api._arguments import PathLike, path_of
 from octobert.core.errors import OctobertError, RecipeError, StorageError, reason
 from octobert.core.files import atomic_write, content_of, is_file, storage_errors
@@ -178,7 +178,7 @@ def card_of(
 
     report = _report_of(folder, manifest)
     client = next((c for c, mark in _OPENED_BY.items() if mark in manifest.files), None)
-    model = clients.model_of(folder, manifest, client or "triton", Path(repo))
+    model = exports.model_of(folder, manifest, client or "triton", Path(repo))
     source, data = str(manifest.recipe.get("model")), manifest.recipe.get("data")
     title = title_of(source)
     tag = _PIPELINES.get(model.kind)
