@@ -64,13 +64,6 @@ def test_a_broken_plugin_is_left_out_with_its_reason(site: Path, family: str, te
     assert note.endswith("; update the package, or remove it: pip uninstall octo-acme")
 
 
-def test_an_import_without_end_is_ended(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugins, "IMPORT_S", 1)
-    endless = "import time\ntime.sleep(10_000)\n"
-    install(site, {"targets": {"octo-slow": "octo_slow"}}, {"octo_slow.py": endless})
-    assert "(got TimeoutError: its import took longer than 1 s)" in left_out("targets", "octo-slow")
-
-
 CALIBRATOR = """
 from octobert.quantization.calibrators import Calibrator
 class Mine(Calibrator):

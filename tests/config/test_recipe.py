@@ -7,8 +7,11 @@ import sys
 
 import pytest
 
+from octobert.api import runs
 from octobert.config import loading
 from octobert.config.measuring import Benchmark, EvaluateMetric
+from octobert.config.recipe import Choice, Recipe
+from octobert.config.rows import Data
 from octobert.core import plugins
 from octobert.core.errors import ModelError, RecipeError, StorageError
 from tests.support.cli import octobert
@@ -363,3 +366,21 @@ print(*sys.modules)
     own = [name for name in done if name.startswith("octobert.")]
     assert not [name for name in own if name.startswith(tuple(plugins.PACKAGES.values()))]
     assert len(own) <= 25
+
+
+def test_a_recipe_made_by_hand_gets_what_depends_on_its_method() -> None:
+    by_hand = Recipe(
+        model="m",
+        task=Choice(name="mrpc"),
+        data=Data(source="d"),
+        quantize=Choice(name="float"),
+    )
+    assert runs.parse_recipe(by_hand).transforms == ()
+    plain = loading.parse(GOOD)
+    assert runs.parse_recipe(plain) == plain
+
+
+def test_a_mistake_is_not_said_twice() -> None:
+    with pytest.raises(RecipeError) as raised:
+        loading.parse({**GOOD, "qat": {}, "targets": ["ort-cp"]})
+    assert "1 mistake" in str(raised.value)

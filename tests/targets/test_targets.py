@@ -32,7 +32,7 @@ from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.pipeline.planner import run_facts
 from octobert.quantization.methods.static import Static
-from octobert.targets import qnn, tensorrt
+from octobert.targets import ort_dml, qnn, tensorrt
 from octobert.targets.runtimes import ort as onnxruntime
 from octobert.targets.shared.sessions import StaticShapeSession, unavailable
 from tests.support.checkpoints import batch, make_checkpoint
@@ -241,7 +241,7 @@ def test_directml_has_uint8_activations_and_no_operator_between_pairs(everywhere
 
 def test_sessions_of_directml_are_as_its_provider_demands(everywhere: Path, monkeypatch) -> None:
     target = targets.load("ort-dml")
-    monkeypatch.setattr(target, "_PROVIDER", onnxruntime.Provider(onnxruntime.CPU))
+    monkeypatch.setattr(ort_dml, "_PROVIDER", onnxruntime.Provider(onnxruntime.CPU))
     tuned = {
         "enable_mem_pattern": True,
         "execution_mode": "ORT_PARALLEL",

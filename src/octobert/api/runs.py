@@ -93,9 +93,8 @@ def parse_recipe(
 
     changes = names_of(changes, "changes")
     if isinstance(recipe, Recipe):
-        if not changes:
-            return recipe
-        recipe = recipe.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        # What depends on the method and the targets is filled in, where it was not.
+        recipe = recipe.model_dump(by_alias=True, exclude_unset=True)
     if isinstance(recipe, Mapping):
         return loading.parse(loading.changed(recipe, changes), where=where)
     from octobert.config import importers

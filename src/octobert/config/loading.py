@@ -195,6 +195,9 @@ def parse(raw: Mapping[str, Any], *, where: str = "recipe", base: Path | None = 
         problems.append(f"family: there is no such model type; {near} (got {kind!r})")
     if {"quantize", "targets"} & plain.keys() == {"quantize", "targets"} & raw.keys():
         plain = {**defaults_of(plain), **plain}
+    else:
+        # Nothing follows from what is a mistake, neither values nor further mistakes.
+        plain = {"transforms": (), "corrections": (), **plain}
     try:
         recipe = Recipe.model_validate(plain)
     except ValidationError as error:
@@ -222,7 +225,7 @@ def checked(model: type[M], raw: Mapping[str, Any], *, where: str) -> M:
 
 
 def options_of(choice: Choice, family: str) -> Any:
-    """The options of a chosen plugin, as the plugin's `Options` model."""
+    """The options of a chosen plugin, as `plugins.options_of` has them."""
     return plugins.options_of(family, choice.name).model_validate(choice.options)
 
 

@@ -20,7 +20,7 @@ from octobert.core import cgroups, cpus, plugins
 from octobert.core.files import storage_errors
 from octobert.core.frozen import FrozenModel, Row, Tabular
 
-# Packages whose versions are recorded, besides those of the runtimes (`PACKAGES` of `octobert.targets.runtimes`).
+# Packages whose versions are recorded, besides those of the runtimes (`Runtime.packages`).
 PACKAGES = (
     "octobert",
     "numpy",

@@ -7,8 +7,8 @@ name of the plugin, its value is a module.
 
 A plugin of another package may be broken in any way. `load` says so in a sentence with the name of the package, and `each`, by
 which all lists and searches go, leaves it out with a `BrokenPluginWarning`. Plugins of octobert come first in `each`, and
-nothing is imported before its turn, so what finds a plugin of octobert runs no code of others. A plugin that is not imported in
-`IMPORT_S`, or that the user interrupts by Ctrl-C, is broken.
+nothing is imported before its turn, so what finds a plugin of octobert runs no code of others. An import takes as long as it
+takes: Ctrl-C ends that of one plugin, which then is broken.
 
 Importing a plugin must not import a runtime (onnxruntime, openvino, torch, transformers). `tests/test_plugins.py` checks all of
 this.
@@ -22,12 +22,10 @@ import inspect
 import os
 import pkgutil
 import re
-import signal
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from importlib.metadata import Distribution, EntryPoint, distributions
 from pathlib import Path
 from traceback import format_exception_only
@@ -60,7 +58,6 @@ PACKAGES = {
 FAMILIES = tuple(PACKAGES)
 SINGULAR = {"families": "encoder family"}
 GROUP = "octobert."
-IMPORT_S = 30
 
 
 def names(family: str) -> tuple[str, ...]:
@@ -151,7 +148,6 @@ def _outcome(family: str, name: str) -> ModuleType | RecipeError:
             open(os.devnull, "w") as nowhere,
             redirect_stderr(sys.stderr),
             redirect_stdout(nowhere),
-            _limited(IMPORT_S),
         ):
             module = points[0].load()
         _check(module, family)
@@ -166,25 +162,6 @@ def _outcome(family: str, name: str) -> ModuleType | RecipeError:
         )
         kind.__cause__ = error
         return kind
-
-
-@contextmanager
-def _limited(seconds: int) -> Iterator[None]:
-    """Raise TimeoutError in a block that takes longer, where signals can: in the main thread, and not on Windows."""
-
-    def stop(*_: object) -> None:
-        raise TimeoutError(f"its import took longer than {seconds} s")
-
-    if not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _check(module: Any, family: str) -> None:
@@ -320,9 +297,11 @@ class Plugins(Generic[P]):
             ValidationError: it lacks an attribute.
         """
         abstract = inspect.isabstract(self._base)
+        # One value may have two names.
+        members = {id(value): value for value in vars(module).values()}.values()
         found: list[Any] = [
             value
-            for value in vars(module).values()
+            for value in members
             if (
                 _is_defined_in(module, value, self._base)
                 if abstract
@@ -333,8 +312,8 @@ class Plugins(Generic[P]):
             kind = f"{'subclasses' if abstract else 'values'} of {self._base.__name__}"
             raise RecipeError(f"{module.__name__} has {len(found)} {kind}, not one")
         [own] = found
-        if abstract and (lacking := sorted(own.__abstractmethods__)):
-            raise RecipeError(f"{own.__name__} lacks {', '.join(lacking)}")
+        if abstract:
+            _check_methods(own, self._base)
         plugin: P = own() if abstract else own
         return plugin
 
@@ -346,6 +325,18 @@ class Plugins(Generic[P]):
             ValueError: an option is wrong.
         """
         return type(self.load(name)).model_validate(options)
+
+
+def _check_methods(own: Any, base: type) -> None:
+    """Raise RecipeError where a class lacks a method of its family, or takes other parameters."""
+    if lacking := sorted(own.__abstractmethods__):
+        raise RecipeError(f"{own.__name__} lacks {', '.join(lacking)}")
+    for name, declared in vars(base).items():
+        if inspect.isfunction(declared) and name[0] != "_":
+            wanted = [*inspect.signature(declared).parameters]
+            taken = [*inspect.signature(getattr(own, name)).parameters]
+            if taken[: len(wanted)] != wanted:
+                raise RecipeError(f"{name} takes {', '.join(taken)}, not {', '.join(wanted)}")
 
 
 def _is_defined_in(module: ModuleType, value: Any, base: type) -> bool:
@@ -366,7 +357,7 @@ class Family(Generic[P]):
         self._name = name
 
     def names(self) -> tuple[str, ...]:
-        """The plugins as users write them (`openvino-cpu`), sorted."""
+        """The plugins as users write them (`question-answering`), sorted."""
         return names(self._name)
 
     def load(self, name: str, *, where: str | None = None) -> P:

@@ -57,7 +57,7 @@ class CaptureFacts(FrozenModel):
     """`capture.json`: facts about a captured model.
 
     Args:
-        family: name of the family plugin.
+        family: the first model type of its family.
         head: such as `sequence-classification`.
         sizes: of the encoder.
         parity: comparison with the original model.

@@ -301,10 +301,12 @@ def machine_id() -> str:
     """
     others = plugins.installed("runtimes")
     own = [runtimes.load(name) for name in runtimes.names() if name not in others]
-    versions = environment.versions(package for runtime in own for package in runtime.packages)
+    names = dict.fromkeys(package for runtime in own for package in runtime.packages)
+    installed = environment.versions(names)
     packages = {plugins.title_of(point.dist) for points in others.values() for point in points}
     here = environment.current(())
-    return canonical_digest([here.cpu, here.cores, here.features, versions, sorted(packages)])[:16]
+    versions = {name: installed.get(name) for name in names} | dict.fromkeys(packages)
+    return canonical_digest([here.cpu, here.cores, here.features, versions])[:16]
 
 
 def _read_tuned(path: Path) -> dict[str, dict[str, Any]]:

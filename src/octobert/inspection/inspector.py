@@ -109,7 +109,7 @@ def executed(
         options: how to open it.
         workload: its first batch is run.
         runs: profiled runs.
-        family: plugin name of the encoder family, or None if it is not known.
+        family: a model type of the encoder family, or None if it is not known.
 
     Returns:
         The inspection, with no float model and no timing; its `answers` say what was executed.

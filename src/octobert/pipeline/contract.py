@@ -16,7 +16,6 @@ is only kept if they are still the same then.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 import json
@@ -39,7 +38,7 @@ from pydantic import create_model
 
 from octobert.config.training import Training
 from octobert.core.files import file_digest, file_stamp
-from octobert.core.frozen import FrozenModel
+from octobert.core.frozen import FrozenModel, lazy
 from octobert.core.results import ModelMetadata
 from octobert.tasks import MetricSpecs, Task, build, measured
 
@@ -219,12 +218,12 @@ class Stage(Generic[P, A]):
         )
         return Step(name, self.function.__module__.rpartition(".")[2], inputs, options)
 
-    @functools.cached_property
+    @lazy
     def inputs(self) -> type[FrozenModel]:
         """Results of earlier steps: `StepResult`s, or mappings to them."""
         return self._parameters("Inputs", inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
-    @functools.cached_property
+    @lazy
     def options(self) -> type[FrozenModel]:
         """Everything else that the artifact depends on."""
         return self._parameters("Options", inspect.Parameter.KEYWORD_ONLY)

@@ -70,7 +70,6 @@ class MadeModels:
         transformed: its graph after transforms.
         seen: the statistics of the graph that is calibrated.
         trained: by quantization-aware training.
-        graph: the graph that is quantized.
         ranges: that plans are made from.
         quantized: target → its plan before any search.
         planned: target → its plan.
@@ -82,7 +81,6 @@ class MadeModels:
     transformed: Transformed | None
     seen: Statistics
     trained: TrainedModel | None
-    graph: FloatGraph
     ranges: Calibrated
     quantized: dict[str, Planned]
     planned: dict[str, Planned]
@@ -193,7 +191,6 @@ def make(steps: Steps, facts: RunFacts, rows: Rows) -> MadeModels:
         transformed,
         seen,
         trained,
-        graph,
         ranges,
         quantized,
         planned,

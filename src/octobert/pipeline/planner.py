@@ -311,7 +311,8 @@ def _evaluate(
         candidate=candidate,
         entries=facts.entries(candidate),
         model=facts.model,
-        allow_pickle=facts.recipe.allow_pickle,
+        # What octobert trained is no pickle.
+        allow_pickle=facts.recipe.allow_pickle and trained is None,
         machine=facts.machine,
         scored=facts.scored,
         seed=facts.recipe.seed,

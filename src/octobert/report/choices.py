@@ -248,34 +248,39 @@ def speeds(choice: Selection, report: Report) -> list[Speedup]:
 
 
 def _no_eight_bits(choice: Selection, words: Phrasing, limits: Sequence[Limit]) -> str:
-    """Why a float model was chosen, without a full stop."""
+    """Why a float model was chosen, without a full stop; and of how many models in 8 bits that is known."""
     eight = [result for result in choice.found if result.variant.precision.startswith("int")]
-    admissible = _first(words, [result for result in eight if result.state == "admissible"])
-    if admissible is not None:
-        return _no_gain(choice, words, eight, admissible)
+    # What was not tried, and what is ahead and was not judged.
+    left = [
+        result
+        for result in eight
+        if result.state == "not tried"
+        or (result.state == "slower" and _first(words, [result, choice.best]) is result)
+    ]
+    known = f"{len(eight) - len(left)} of {len(eight)} models in 8 bits"
+    rest = f"; {len(left)} of {len(eight)} models in 8 bits {'was' if len(left) == 1 else 'were'} not judged"
+    rival = _first(words, [result for result in eight if result.state == "admissible"])
     excluded = _first(words, [result for result in eight if result.state == "excluded"])
-    if excluded is not None and _first(words, [excluded, choice.best]) is excluded:
+    if (
+        rival is None
+        and excluded is not None
+        and _first(words, [excluded, choice.best]) is excluded
+    ):
         better = _BEST.get(objective_named(choice.goal).name, ("", "better"))[1]
-        return f"no {better} model in 8 bits {_keeps(words, limits)}: with {excluded.variant.name}, {excluded.reason}"
-    late = _first(words, eight)
-    if late is not None:
-        return _no_gain(choice, words, eight, late)
-    return "no model in 8 bits could be made here"
-
-
-def _no_gain(
-    choice: Selection, words: Phrasing, eight: Sequence[VariantResult], rival: VariantResult
-) -> str:
-    """Say that float is not behind the best 8-bit model, and of how many models, and how surely, that is known."""
-    tried = sum(result.state != "not tried" for result in eight)
-    if tried < len(eight):
-        were = "was" if tried == 1 else "were"
-        known = f"{tried} of {len(eight)} models in 8 bits {were} tried, without a gain"
+        return (
+            f"no {better} model in 8 bits{' that was judged' * bool(left)} {_keeps(words, limits)}: with "
+            f"{excluded.variant.name}, {excluded.reason}{rest * bool(left)}"
+        )
+    rival = rival or _first(words, [result for result in eight if result not in left])
+    if rival is None:
+        return f"{known} could be judged" if left else "no model in 8 bits could be made here"
+    if left:
+        gain = f"{known} {'was' if len(eight) - len(left) == 1 else 'were'} judged, without a gain"
     elif words.tied(rival, choice.best):
-        known = "no gain by 8 bits can be told from the noise on this machine"
+        gain = "no gain by 8 bits can be told from the noise on this machine"
     else:
-        known = "8 bits gain nothing on this machine"
-    return f"{known}: {rival.variant.name} is {words.behind(rival, choice.best, named=False)}"
+        gain = "8 bits gain nothing on this machine"
+    return f"{gain}: {rival.variant.name} is {words.behind(rival, choice.best, named=False)}"
 
 
 def _keeps(words: Phrasing, limits: Sequence[Limit]) -> str:

@@ -46,7 +46,7 @@ class Profiler(FrozenModel, ABC):
             options: how to open the model: threads, and entries of its recipe.
             warmup: runs before the profiled ones.
             runs: profiled runs.
-            family: plugin name of the encoder family, or None if it is not known.
+            family: a model type of the encoder family, or None if it is not known.
 
         Raises:
             TargetError: the runtime cannot open or run the model.
@@ -99,7 +99,7 @@ def placed(
 
     Args:
         ran: the operators without a place, in the order of the run, each with the names of the operators that it reads.
-        family: plugin name of the encoder family; None to choose the family that most names fit.
+        family: a model type of the encoder family; None to choose the family that most names fit.
     """
     encoder = _family([operator for operator, _ in ran], family)
     places = {operator.name: _place_by_names(operator, encoder) for operator, _ in ran}
@@ -149,7 +149,8 @@ def _first(places: Mapping[str, Place], names: Sequence[str]) -> Place:
 
 def _family(ran: Sequence[Operator], family: str | None) -> EncoderFamily:
     """Return the named family, or the family in whose layers most operators have a part."""
-    candidates = [families.load(family)] if family else [found for _, found in families.each()]
+    named = families.family_of(family) if family else None
+    candidates = [named] if named else [found for _, found in families.each()]
     names = [name for operator in ran for name in operator.covers] if len(candidates) > 1 else []
     return max(
         candidates,

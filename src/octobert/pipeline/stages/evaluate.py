@@ -60,11 +60,7 @@ def run(
     tokenizer, encoded, gold = capture.evaluation(data, task)
     rows = encoded.flat
     if simulated is not None:
-        plan, graph = (
-            simulated.plan,
-            simulated.file,
-        )
-        session: Session = simulation.open_plan(graph, plan, context.work)
+        session: Session = simulation.open_plan(simulated.file, simulated.plan, context.work)
     else:
         path = str(file_of(candidate, model, capture, trained, export))
         opened = candidates.Candidate(

@@ -67,6 +67,7 @@ def run(
             for name, method in lesson.methods.items()
         ]
     )
+    del graph
     if attached is not None:
         return _taken(context, lesson, attached.path, plan, before)
     pupil = finetune.load(lesson)

@@ -17,7 +17,6 @@ import onnx_ir as ir
 from octobert import targets
 from octobert.config.recipe import Choice
 from octobert.core import capability, environment
-from octobert.core.arrays import arrays_in
 from octobert.core.errors import PlanError
 from octobert.core.plan import QuantPlan
 from octobert.core.results import Sensitivity
@@ -78,7 +77,7 @@ def run(
     if estimated or corrections:
         tokenizer, rows = capture.calibration(data, task)
     if estimated:
-        expected = _expected(context, float_graph.load(), plan, tokenizer, rows, changes, seed)
+        expected = _expected(context, model.clone(), plan, tokenizer, rows, changes, seed)
         if not changes and not capabilities.integer_only:
             plan, expected = estimating.in_float(plan, expected)
         context.write(artifacts.SENSITIVITY, expected)
@@ -92,6 +91,8 @@ def run(
     if changes:
         apply_corrections.save(changes, context.work / artifacts.CORRECTIONS)
     size = _plans.write_quantized_(model, plan, changes, context.work / artifacts.QUANTIZED)
+    # What comes next loads the float graph again.
+    del model
     if "float16" in (capabilities.float_parts.computed, plan.float_parts):
         tokenizer, rows = capture.calibration(data, task)
         more = artifacts.supplement(tokenizer, rows, task, wanted=supplement)
@@ -170,17 +171,13 @@ def _corrects_the_same(model: ir.Model, plan: QuantPlan, before: Planned) -> boo
 
 def _trained_scales(ranges: Calibrated, plan: QuantPlan) -> dict[str, LayerChange]:
     """The scales of weights that quantization-aware training chose; none where the ranges were calibrated."""
-    path = ranges.path(artifacts.SCALES)
-    if not path.is_file():
-        return {}
     # Layers that share a weight are listed under the path of the first.
     first: dict[str, str] = {}
     for site, _ in plan.quantized:
         if site.is_weight:
             first.setdefault(site.value.removesuffix(".weight"), site.module)
-    scales = arrays_in(path)
     return {
         first[name]: LayerChange(None, None, scale)
-        for name, scale in scales.items()
+        for name, scale in ranges.scales().items()
         if name in first
     }

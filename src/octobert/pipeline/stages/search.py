@@ -30,7 +30,7 @@ from octobert.core.files import (
     write_sealed,
 )
 from octobert.core.plan import DType, QuantPlan
-from octobert.core.results import AccuracySearch, Sensitivity, Trial
+from octobert.core.results import AccuracySearch, Trial
 from octobert.core.session import Session, SessionEntries
 from octobert.core.trials import Trials
 from octobert.evaluation import candidates, latency
@@ -39,7 +39,7 @@ from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import CapturedModel, FloatGraph, Planned, Rows
 from octobert.pipeline.contract import Context, ScoredTask, Summary, stage
 from octobert.pipeline.stages import _plans
-from octobert.quantization import apply_corrections, search
+from octobert.quantization import search
 from octobert.quantization.corrections import LayerChange
 from octobert.targets import runtimes
 
@@ -113,8 +113,9 @@ def run(
     task = scored.build()
     context.scratch.mkdir(parents=True, exist_ok=True)
     plan = quantized.plan
-    corrected = quantized.path(artifacts.CORRECTIONS)
-    changes = apply_corrections.load(corrected) if corrected.is_file() else {}
+    changes, costs = quantized.changes(), quantized.sensitivity
+    # A search asks for it.
+    assert costs is not None
     graph, vocabulary = float_graph.file, capture.vocabulary
     models = _Models(graph, changes, target, session, task.head, vocabulary, seed)
     began = time.monotonic()
@@ -134,7 +135,7 @@ def run(
     saving = _savings(context, models, plan, units, judge.median_tokens, sixteen)
     order = search.fallback_order(
         units,
-        search.unit_errors(units, quantized.read(artifacts.SENSITIVITY, Sensitivity)),
+        search.unit_errors(units, costs),
         saving,
     )
     stored = _stored_trials(context.scratch / _TRIALS)
@@ -174,8 +175,8 @@ def run(
     fallback = [unit for unit in units if unit.name in outcome.taken.fallback]
     final = search.with_fallback(plan, fallback, sixteen)
     models.write(final, context.work / artifacts.QUANTIZED)
-    if corrected.is_file():
-        link_or_copy(corrected, context.work / corrected.name)
+    if changes:
+        link_or_copy(quantized.path(artifacts.CORRECTIONS), context.work / artifacts.CORRECTIONS)
     result = AccuracySearch(
         metric=metric,
         criterion=accuracy.limit,
