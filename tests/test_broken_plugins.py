@@ -98,6 +98,7 @@ def test_members_of_another_type_are_breakage(site: Path, text: str, said: str) 
         ("class Other(Mine): pass", "octo_bad has 2 subclasses of Calibrator, not one"),
         ("del Mine", "octo_bad has 0 subclasses of Calibrator, not one"),
         ("del Mine.interval; Mine.__abstractmethods__ = {'interval'}", "Mine lacks interval"),
+        ("Mine.interval = lambda self: None", "interval takes , not seen"),
     ],
 )
 def test_classes_that_are_none_are_breakage(site: Path, text: str, said: str) -> None:

@@ -169,7 +169,7 @@ def _check(module: Any, family: str) -> None:
     if family not in PACKAGES:
         return
     if (values := values_of(family)) is not None:
-        values.value_in(module)
+        _check_methods(values.value_in(module), values.base)
         return
     package = importlib.import_module(PACKAGES[family])
     protocol = next(
@@ -267,7 +267,7 @@ class Plugins(Generic[P]):
     """
 
     def __init__(self, family: str, base: type[P]) -> None:
-        self._family, self._base = family, base
+        self._family, self.base = family, base
 
     def names(self) -> tuple[str, ...]:
         """Return the plugins as users write them (`moving-average`), sorted."""
@@ -296,24 +296,24 @@ class Plugins(Generic[P]):
             RecipeError: it has none, or several, or one that lacks a method.
             ValidationError: it lacks an attribute.
         """
-        abstract = inspect.isabstract(self._base)
+        abstract = inspect.isabstract(self.base)
         # One value may have two names.
         members = {id(value): value for value in vars(module).values()}.values()
         found: list[Any] = [
             value
             for value in members
             if (
-                _is_defined_in(module, value, self._base)
+                _is_defined_in(module, value, self.base)
                 if abstract
-                else isinstance(value, self._base)
+                else isinstance(value, self.base)
             )
         ]
         if len(found) != 1:
-            kind = f"{'subclasses' if abstract else 'values'} of {self._base.__name__}"
+            kind = f"{'subclasses' if abstract else 'values'} of {self.base.__name__}"
             raise RecipeError(f"{module.__name__} has {len(found)} {kind}, not one")
         [own] = found
-        if abstract:
-            _check_methods(own, self._base)
+        if abstract and (lacking := sorted(own.__abstractmethods__)):
+            raise RecipeError(f"{own.__name__} lacks {', '.join(lacking)}")
         plugin: P = own() if abstract else own
         return plugin
 
@@ -327,14 +327,12 @@ class Plugins(Generic[P]):
         return type(self.load(name)).model_validate(options)
 
 
-def _check_methods(own: Any, base: type) -> None:
-    """Raise RecipeError where a class lacks a method of its family, or takes other parameters."""
-    if lacking := sorted(own.__abstractmethods__):
-        raise RecipeError(f"{own.__name__} lacks {', '.join(lacking)}")
+def _check_methods(plugin: object, base: type) -> None:
+    """Raise RecipeError where a method of a plugin takes other parameters than that of its family."""
     for name, declared in vars(base).items():
         if inspect.isfunction(declared) and name[0] != "_":
-            wanted = [*inspect.signature(declared).parameters]
-            taken = [*inspect.signature(getattr(own, name)).parameters]
+            _, *wanted = inspect.signature(declared).parameters
+            taken = [*inspect.signature(getattr(plugin, name)).parameters]
             if taken[: len(wanted)] != wanted:
                 raise RecipeError(f"{name} takes {', '.join(taken)}, not {', '.join(wanted)}")
 
