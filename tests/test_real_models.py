@@ -118,7 +118,10 @@ def test_mrpc_within_a_point_of_float(shared, tmp_path) -> None:
         encoder = Tokenizer(tmp_path / "out" / target)
         encoded = encoder.encode([(r["#1 String"], r["#2 String"]) for r in rows])
         best = [logits_of(feeds_of([row], encoder.pad_id))[0].argmax() for row in encoded]
-        assert np.mean(best == np.array([int(r["Quality"]) for r in rows])) == accuracy[target]
+        plain = np.mean(best == np.array([int(r["Quality"]) for r in rows]))
+        # Kernels of OpenVINO may round a row in a batch otherwise than alone: one row of 408 may fall the other way.
+        one = 0.0 if target == "ort-cpu" else 1.5 / 408
+        assert plain == pytest.approx(accuracy[target], abs=one)
 
 
 def plain_session(package: Path, target: str) -> Callable[[Feeds], np.ndarray]:
