@@ -35,7 +35,7 @@ def test_a_recipe_is_a_file_a_mapping_or_a_recipe(tmp_path) -> None:
         == octobert.load_recipe(path)
         == recipe
     )
-    assert octobert.parse_recipe(recipe) is recipe
+    assert octobert.parse_recipe(recipe) == recipe
     for form in (recipe, RECIPE, path):
         assert octobert.parse_recipe(form, changes=["seed=3"]).seed == 3
 
