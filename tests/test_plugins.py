@@ -17,6 +17,7 @@ import onnx_ir as ir
 import pytest
 from safetensors.numpy import load_file
 
+from octobert.config.recipe import Choice
 from octobert.core import plugins
 from octobert.core.errors import RecipeError
 from octobert.core.frozen import FrozenModel
@@ -99,7 +100,7 @@ def test_every_value_is_described_and_its_options_have_defaults(family: str, nam
     assert module.__doc__
     if type(value).__module__ == module.__name__:
         assert wrong_options(type(value)) == []
-        assert VALUES[family].make(name, {}) == value
+        assert VALUES[family].make(Choice(name=name)) == value
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_plugins_by_name_or_with_options() -> None:
         }
     )
     assert recipe.calibrate.options == {"keep": 99.9}
-    assert loading.options_of(recipe.quantize, "methods").disable == ("a.*",)
+    assert plugins.values_of("methods").make(recipe.quantize).disable == ("a.*",)
 
 
 def test_an_unknown_key_with_a_suggestion() -> None:

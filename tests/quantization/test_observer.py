@@ -13,6 +13,7 @@ import pydantic
 import pytest
 from onnxruntime.quantization.calibrate import HistogramCollector
 
+from octobert.config.recipe import Choice
 from octobert.core.errors import DataError, ModelError
 from octobert.core.ranges import (
     BINS,
@@ -59,7 +60,7 @@ def drawn(seed: int, count: int = 12, size: int = 400) -> list[np.ndarray]:
 
 
 def interval(name: str, statistics: TensorStatistics, **options: object) -> Interval:
-    return calibrators.PLUGINS.make(name, options).interval(statistics)
+    return calibrators.PLUGINS.make(Choice(name=name, options=options)).interval(statistics)
 
 
 def assert_same(observed: TensorStatistics, other: TensorStatistics) -> None:
@@ -530,7 +531,7 @@ class TestEveryCalibrator:
 
     def test_options_that_do_not_exist_are_refused(self, name: str) -> None:
         with pytest.raises(pydantic.ValidationError, match="Extra inputs are not permitted"):
-            calibrators.PLUGINS.make(name, {"nothing": 1})
+            calibrators.PLUGINS.make(Choice(name=name, options={"nothing": 1}))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def defaults_of(raw: PlainRecipe) -> PlainRecipe:
     """
     fields = Recipe.model_fields
     choice = Choice.model_validate(raw.get("quantize", fields["quantize"].default))
-    method = plugins.values_of("methods").make(choice.name, choice.options)
+    method = plugins.values_of("methods").make(choice)
     targets = plugins.values_of("targets")
     tables = [
         targets.load(name).capabilities for name in raw.get("targets", fields["targets"].default)

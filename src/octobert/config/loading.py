@@ -224,11 +224,6 @@ def checked(model: type[M], raw: Mapping[str, Any], *, where: str) -> M:
         raise RecipeError("; ".join(_sentences(error, model)), where=where) from None
 
 
-def options_of(choice: Choice, family: str) -> Any:
-    """The options of a chosen plugin, as `plugins.options_of` has them."""
-    return plugins.options_of(family, choice.name).model_validate(choice.options)
-
-
 def choice_of(value: Any, key: str, family: str) -> Choice:
     """A plugin and its options, in any spelling of a recipe.
 

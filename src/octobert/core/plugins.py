@@ -30,7 +30,7 @@ from importlib.metadata import Distribution, EntryPoint, distributions
 from pathlib import Path
 from traceback import format_exception_only
 from types import ModuleType
-from typing import Any, Generic, TypeVar, cast, get_type_hints
+from typing import Any, Generic, Protocol, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel, ValidationError, create_model
 
@@ -255,6 +255,15 @@ def values_of(family: str) -> Any:
     return getattr(importlib.import_module(PACKAGES[family]), "PLUGINS", None)
 
 
+class Chosen(Protocol):
+    """The name of a plugin and its options, as a recipe has them."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def options(self) -> Mapping[str, Any]: ...
+
+
 class Plugins(Generic[P]):
     """The plugins of a family that are frozen values, one in each file.
 
@@ -317,14 +326,14 @@ class Plugins(Generic[P]):
         plugin: P = own() if abstract else own
         return plugin
 
-    def make(self: Plugins[M], name: str, options: Mapping[str, Any]) -> M:
-        """Return a plugin with its options.
+    def make(self: Plugins[M], choice: Chosen) -> M:
+        """Return the plugin that a recipe names, with its options.
 
         Raises:
             RecipeError: as `load`.
             ValueError: an option is wrong.
         """
-        return type(self.load(name)).model_validate(options)
+        return type(self.load(choice.name)).model_validate(choice.options)
 
 
 def _check_methods(plugin: object, base: type) -> None:

@@ -208,7 +208,8 @@ class Stage(Generic[P, A]):
             name: unique in the run: that of the stage, or with a target or a candidate behind a slash.
 
         Raises:
-            ValueError: an argument is missing, or of another type.
+            TypeError: an argument is missing, or unknown.
+            ValueError: one is of another type.
         """
         given = inspect.signature(self.function).bind(cast(Context, None), *args, **kwargs)
         given.apply_defaults()

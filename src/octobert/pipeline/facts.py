@@ -142,7 +142,7 @@ class RunFacts:
     @property
     def _method(self) -> Method:
         """The recipe's own."""
-        return methods.PLUGINS.make(self.recipe.quantize.name, self.recipe.quantize.options)
+        return methods.PLUGINS.make(self.recipe.quantize)
 
     def shape(self, target: str) -> StaticShape | None:
         """The shape that a target's model is made for, and shorter ones, or the largest one; None where it is free."""

@@ -186,15 +186,15 @@ def make(steps: Steps, facts: RunFacts, rows: Rows) -> MadeModels:
             encoder=facts.reads_texts,
         )
     return MadeModels(
-        checkpoint,
-        captured,
-        transformed,
-        seen,
-        trained,
-        ranges,
-        quantized,
-        planned,
-        exported,
+        checkpoint=checkpoint,
+        captured=captured,
+        transformed=transformed,
+        seen=seen,
+        trained=trained,
+        ranges=ranges,
+        quantized=quantized,
+        planned=planned,
+        exported=exported,
     )
 
 
@@ -287,7 +287,7 @@ def capture_model(
         model=facts.model,
         head=facts.head,
         # What octobert trained is no pickle.
-        allow_pickle=facts.recipe.allow_pickle and name == "capture",
+        allow_pickle=facts.recipe.allow_pickle and trained is None,
         axes=facts.axes,
     )
 
@@ -334,5 +334,5 @@ def observe_graph(
 def observed_kinds(recipe: Recipe) -> tuple[str, ...]:
     """Return the kinds of sites that the recipe's method needs ranges of, for any of its targets."""
     capabilities = [targets.load(name).capabilities for name in recipe.targets]
-    method = methods.PLUGINS.make(recipe.quantize.name, recipe.quantize.options)
+    method = methods.PLUGINS.make(recipe.quantize)
     return method.observed_kinds(capabilities)

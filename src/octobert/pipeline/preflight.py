@@ -174,7 +174,7 @@ def _check_opset(capabilities: Capabilities, opset: int | None) -> None:
 
 def _check_float_parts(recipe: Recipe, capabilities: Capabilities) -> None:
     """Refuse a type of float operators that would change nothing: the file stays float32, and this machine computes in that."""
-    method = methods.PLUGINS.make(recipe.quantize.name, recipe.quantize.options)
+    method = methods.PLUGINS.make(recipe.quantize)
     parts = method.float_type(capabilities)
     if (
         parts in capabilities.float_parts.in_files

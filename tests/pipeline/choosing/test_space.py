@@ -76,7 +76,7 @@ def test_every_declared_value_makes_a_plan_that_its_target_takes(target: str, be
                 )
                 if changes and not any(key.startswith("quantize.") for key in changes):
                     continue
-                chosen = methods.PLUGINS.make(made.quantize.name, made.quantize.options)
+                chosen = methods.PLUGINS.make(made.quantize)
                 plan = chosen.plan(bert_sites, ranges_for(bert_sites), table)
                 assert form.why_not or capability.violations(plan, table) == []
 

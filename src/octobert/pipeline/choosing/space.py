@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from octobert import targets
 from octobert.config.choosing import Accuracy
-from octobert.config.loading import as_plain, changed, options_of, parse
+from octobert.config.loading import as_plain, changed, parse
 from octobert.config.recipe import Choice, Recipe
 from octobert.core.axes import Axis, BuildStep, Form, Offer
 from octobert.core.errors import RecipeError, did_you_mean
@@ -103,7 +103,7 @@ def precision_of(recipe: Recipe) -> str:
 
 def _form_of(recipe: Recipe) -> Form | None:
     """The form of a recipe's models: of those whose options the recipe has, the one with the most."""
-    method = methods.PLUGINS.make(recipe.quantize.name, recipe.quantize.options)
+    method = methods.PLUGINS.make(recipe.quantize)
     parts = method.float_type(targets.load(recipe.targets[0]).capabilities)
     options = {**method.model_dump(mode="json"), "float_parts": parts}
     forms = _forms(recipe, recipe.quantize.name, recipe.targets[0])
@@ -307,7 +307,7 @@ def _offered_for(recipe: Recipe, variant: Variant) -> Offer | None:
 def _offered(method: Choice, target: str) -> Offer | None:
     """What a method offers for a target."""
     capabilities = targets.load(target).capabilities
-    made = methods.PLUGINS.make(method.name, method.options)
+    made = methods.PLUGINS.make(method)
     return made.offer(capabilities, runtimes.float_problems(capabilities))
 
 
@@ -402,14 +402,14 @@ def _means(recipe: Recipe, variant: Variant, full: Recipe) -> bool:
 
 def _written_out(recipe: Recipe) -> Recipe:
     """A recipe with all options of its method and calibrator."""
-    full = {
-        key: Choice(name=choice.name, options=options_of(choice, family).model_dump(mode="json"))
-        for key, family, choice in (
-            ("quantize", "methods", recipe.quantize),
-            ("calibrate", "calibrators", recipe.calibrate),
-        )
-    }
-    return recipe.replaced(**full)
+    method, calibrator = (
+        methods.PLUGINS.make(recipe.quantize),
+        calibrators.PLUGINS.make(recipe.calibrate),
+    )
+    return recipe.replaced(
+        quantize=recipe.quantize.replaced(options=method.model_dump(mode="json")),
+        calibrate=recipe.calibrate.replaced(options=calibrator.model_dump(mode="json")),
+    )
 
 
 def _words(recipe: Recipe, full: Recipe, changes: Mapping[str, Any]) -> Iterator[str]:

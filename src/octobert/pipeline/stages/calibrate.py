@@ -27,7 +27,7 @@ def run(
         model_digest: of the user's model, for the record.
         source: where the calibration rows come from, for the record.
     """
-    calibrator = calibrators.PLUGINS.make(calibrate.name, calibrate.options)
+    calibrator = calibrators.PLUGINS.make(calibrate)
     statistics = observed.tensors()
     facts = observed.read_json(artifacts.OBSERVED)
     intervals = {}

@@ -61,9 +61,7 @@ def run(
     graph = float_graph.load()
     plan = union(
         [
-            _plans.plan_of(
-                capture, graph, before, name, methods.PLUGINS.make(method.name, method.options)
-            )
+            _plans.plan_of(capture, graph, before, name, methods.PLUGINS.make(method))
             for name, method in lesson.methods.items()
         ]
     )

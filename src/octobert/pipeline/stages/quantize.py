@@ -65,7 +65,7 @@ def run(
         seed: draws the rows of the estimate.
     """
     model = float_graph.load()
-    planner = methods.PLUGINS.make(method.name, method.options)
+    planner = methods.PLUGINS.make(method)
     plan = _plans.plan_of(capture, model, ranges.ranges, target, planner)
     capabilities = targets.load(target).capabilities
     if repair:
@@ -84,7 +84,7 @@ def run(
     if not changes and corrections and before and _corrects_the_same(model, plan, before):
         changes = before.changes()
     elif not changes and corrections:
-        steps = [PLUGINS.make(choice.name, choice.options) for choice in corrections]
+        steps = [PLUGINS.make(choice) for choice in corrections]
         changes = apply_corrections.correct_layers(
             model, rows.flat, tokenizer.pad_id, plan, steps, context.progress
         )

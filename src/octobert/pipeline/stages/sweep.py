@@ -60,7 +60,7 @@ def run(
     statistics = observed.tensors()
     graph, model = float_graph.file, float_graph.load()
     fidelity_name = ""
-    planner = methods.PLUGINS.make(method.name, method.options)
+    planner = methods.PLUGINS.make(method)
     swept = []
     for number, choice in enumerate(calibrators):
         label = choice.name + "".join(f" {value}" for value in choice.options.values())
@@ -109,7 +109,7 @@ def run(
 
 def _ranges(choice: Choice, statistics: Mapping[str, TensorStatistics]) -> Ranges:
     """The ranges that a calibrator finds."""
-    calibrator = PLUGINS.make(choice.name, choice.options)
+    calibrator = PLUGINS.make(choice)
     intervals = {value: calibrator.interval_of(value, seen) for value, seen in statistics.items()}
     provenance = Provenance(samples=0, tokens=0, data_digest="", model_digest="", source="sweep")
     return Ranges(

@@ -75,7 +75,7 @@ def run(
     applied: list[AppliedTransform] = []
     smoothed: list[Smoothed] = []
     for choice in transforms:
-        transform = PLUGINS.make(choice.name, choice.options)
+        transform = PLUGINS.make(choice)
         groups: list[Record] = []
         why: str | None = None
         if integer_targets and transform.needs_float:
