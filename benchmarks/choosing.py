@@ -49,7 +49,7 @@ from octobert.core.selection import Variant, VariantResult
 from octobert.pipeline.choosing import space
 from octobert.pipeline.choosing.trials import VariantTrials
 from octobert.pipeline.executors import local
-from octobert.pipeline.facts import facts_of
+from octobert.pipeline.resolve import resolve
 from octobert.pipeline.work import at_work
 from octobert.report.events import ignore
 
@@ -120,7 +120,7 @@ def grid_of(recipe: Recipe, folder: Path) -> Iterator[Grid]:
     with at_work(recipe, folder / "grid", ignore, local.run) as (work, _):
         reference = space.first(recipe)[0]
         trials = VariantTrials(
-            facts_of(recipe, tune=True),
+            resolve(recipe, tune=True),
             work,
             reference,
             goals=("latency",),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from octobert.report.page import Run, page
+from octobert.report.page import page
 from tests.support.chromium import chromium
 from tests.support.reports import rich_run
 
@@ -102,7 +102,7 @@ def _is_own(url: str, file: str) -> bool:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """`written(run, …)` → a file with the page of runs."""
 
-    def write(*runs: Run) -> Path:
+    def write(*runs: ShownRun) -> Path:
         file = tmp_path_factory.mktemp("page") / "report.html"
         file.write_text(page(runs), encoding="utf-8")
         return file

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from octobert.report.page import Run, headline
+from octobert.report.page import ShownRun, headline
 from tests.support.columns import columns, with_columns
 from tests.support.reports import rich_report, rich_run
 from tests.support.selections import found, selection
@@ -23,7 +23,7 @@ def searched(written: Any) -> Path:
     """The page of a search of 18 variants, whose winner keeps F1 within a point."""
     report = rich_report(kind="question-answering")
     choice = selection(recipe=report.recipe)
-    return written(Run("searched", report.model_copy(update={"choice": choice})))
+    return written(ShownRun("searched", report.model_copy(update={"choice": choice})))
 
 
 def winner(shown: Any) -> str:
@@ -50,7 +50,7 @@ def test_the_head_says_what_it_is_about(page_at, written) -> None:
     report = report.model_copy(
         update={"recipe": report.recipe | {"model": "/home/ada/checkpoints/minilm-mrpc"}}
     )
-    shown = page_at(written(Run(headline(report), report)))
+    shown = page_at(written(ShownRun(headline(report), report)))
     assert shown.locator("h1").inner_text() == "minilm-mrpc in 8 bits"
     assert shown.locator(".facts").inner_text().split("\n") == [
         "task mrpc",
@@ -99,7 +99,7 @@ def test_the_cost_chart_fits_its_data_and_its_names_stand_apart(
         )
         assert first in latencies
         report = with_columns(report, {"latencies": latencies})
-    shown = page_at(written(Run("model", report)))
+    shown = page_at(written(ShownRun("model", report)))
     chart = shown.locator("figure.cost svg").last
     known = [ms for each in columns(report).latencies if each.batch == 1 for ms in each.samples_ms]
     ticks = [
@@ -234,7 +234,7 @@ def test_hostile_and_long_names_stay_inside(page_at, written, width: int) -> Non
     reference = found("ort-cpu f32", 76.8, 0.0, 0.0, 418.0, "admissible")
     choice = selection(enemy, reference, sentence=f"Use {name}.")
     shown = page_at(
-        written(Run(name, rich_report().model_copy(update={"choice": choice}))), width=width
+        written(ShownRun(name, rich_report().model_copy(update={"choice": choice}))), width=width
     )
     assert shown.locator(".winner b").inner_text() == enemy.variant.name
     assert shown.locator("img").count() == 0

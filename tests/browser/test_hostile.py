@@ -9,7 +9,7 @@ import pytest
 
 from octobert.core.evidence import Evidence
 from octobert.core.results import Report
-from octobert.report.page import Run
+from octobert.report.page import ShownRun
 from tests.support.enemies import ENEMIES
 from tests.support.reports import MODELS, rich_run
 
@@ -33,12 +33,12 @@ def spoiled(value: Any, enemy: str) -> Any:
     }
 
 
-def hostile_run(enemy: str) -> Run:
+def hostile_run(enemy: str) -> ShownRun:
     """A run whose names, labels, reasons and texts all end in the enemy."""
     run = rich_run(changed=4)
     report = run.report.model_dump(mode="json", by_alias=True)
     recipe = {**report["recipe"], "model": f"{report['recipe']['model']}{enemy}"}
-    return Run(
+    return ShownRun(
         f"name{enemy}",
         Report.model_validate({**spoiled(report, enemy), "recipe": recipe}),
         Evidence.model_validate(spoiled(run.evidence.model_dump(mode="json"), enemy)),
@@ -96,7 +96,7 @@ def test_a_file_of_values_has_no_formulas(page_at, written) -> None:
     evil = row.model_copy(update={"texts": ("=cmd|'/C calc'!A0", '+1+1,"quoted"\nsecond line')})
     changed = rows.model_copy(update={"rows": (evil,)})
     evidence = run.evidence.model_copy(update={"changed": (changed, *others)})
-    shown = page_at(written(Run("model", run.report, evidence)))
+    shown = page_at(written(ShownRun("model", run.report, evidence)))
     with shown.expect_download() as download:
         shown.locator(".rows button", has_text="CSV").last.click()
     text = Path(download.value.path()).read_text(encoding="utf-8-sig")

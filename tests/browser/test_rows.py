@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from octobert.core.evidence import Answer, ChangedRow, ChangedRows, Evidence, Mark
-from octobert.report.page import Run
 from tests.support.reports import rich_run
 
 CONTEXT = "👩‍👩‍👧 Ada e\u0301crivait 東京 <img src=x onerror=alert(1)> 🏳️‍🌈 fin"
@@ -29,7 +28,9 @@ def answer(text: str, **more: Any) -> Answer:
     return Answer(text=text, score=0.5, marks=(mark(text),), **more)
 
 
-def with_rows(run: Run, *rows: ChangedRow, candidates: tuple[str, ...] = ("ort-cpu",)) -> Run:
+def with_rows(
+    run: ShownRun, *rows: ChangedRow, candidates: tuple[str, ...] = ("ort-cpu",)
+) -> ShownRun:
     changed = [
         ChangedRows(candidate=name, reference="ort-f32", total=len(own), rows=own)
         for name, own in (

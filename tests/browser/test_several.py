@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from octobert.report.page import Run
+from octobert.report.page import ShownRun
 from tests.support.reports import rich_run
 
 # Tables as lists of their headings.
@@ -98,7 +98,7 @@ def other_task(written) -> Path:
     """The page of runs of two tasks, one of which lacks a target."""
     other = rich_run("server", kind="question-answering")
     kept = tuple(each for each in other.report.models if each.model != "ort-cpu")
-    lacking = Run(
+    lacking = ShownRun(
         "server",
         other.report.replaced(models=kept),
         other.evidence.model_copy(update={"changed": ()}),

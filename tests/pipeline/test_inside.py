@@ -167,7 +167,7 @@ def test_a_profiler_that_fails_is_a_sentence(
         raise KeyError("a profile without node times")
 
     monkeypatch.setattr(inspector, "executed", broken)
-    made = {"capture": stored(out, "capture"), "export/ort-cpu": out / "ort-cpu"}
+    made = {"capture": stored(out, "capture"), "export/ort-cpu": stored(out, "export", "ort-cpu")}
     context = call_of(step_of(recipe, "profile/ort-cpu"), tmp_path, made)
     assert context.run()["products"] == 0
     found = Execution.model_validate(json.loads((context.work / artifacts.EXECUTION).read_text()))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
-from octobert.pipeline.facts import facts_of, quick_recipe
 from octobert.pipeline.planner import steps_of
+from octobert.pipeline.resolve import quick_recipe, resolve
 from tests.support.runs import TARGETS
 
 
@@ -29,7 +29,7 @@ def test_a_quick_run_measures_less(finished) -> None:
     assert steps["data"].options.evaluate.samples == 128
     timed = steps["benchmark"].options.benchmark
     assert (timed.batch, timed.repeats, timed.sequence) == ((1,), 12, ("data", 64))
-    absent = facts_of(quick(finished[0]), tune=False).absent
+    absent = resolve(quick(finished[0]), tune=False).absent
     assert absent["openvino-f32"] == "left out by quick: true"
 
 
@@ -45,8 +45,8 @@ def test_quick_shortens_throughput_and_timing_by_seconds() -> None:
 
 
 def test_every_float_form_on_the_runtimes_of_the_targets_stays(finished) -> None:
-    full = facts_of(finished[0], tune=False)
-    short = facts_of(quick(finished[0], targets=TARGETS), tune=False)
+    full = resolve(finished[0], tune=False)
+    short = resolve(quick(finished[0], targets=TARGETS), tune=False)
     # The checkpoint runs on no runtime of a target.
     assert set(full.candidates) - {"torch-f32"} == set(short.candidates)
 
@@ -59,13 +59,13 @@ def test_what_the_recipe_sets_is_an_upper_limit(finished) -> None:
         benchmark={"batch": [8, 4], "repeats": 5},
         baselines=["openvino-f32"],
     )
-    facts = facts_of(given, tune=False)
+    facts = resolve(given, tune=False)
     assert facts.recipe.data.evaluate.samples == 30
     assert (facts.benchmark.batch, facts.benchmark.repeats) == ((4,), 5)
     assert "openvino-f32" in facts.candidates
 
 
 def test_without_quick_nothing_is_left_out(finished) -> None:
-    facts = facts_of(finished[0], tune=False)
+    facts = resolve(finished[0], tune=False)
     assert "left out by quick: true" not in facts.absent.values()
     assert facts.recipe is finished[0]

@@ -12,7 +12,7 @@ from octobert.core import user_code
 from octobert.core.errors import ModelError, ParityError, RecipeError
 from octobert.graph.capture import capture
 from octobert.models import source
-from octobert.pipeline import facts, user_model
+from octobert.pipeline import resolve, user_model
 from tests.support.checkpoints import parity_feeds
 
 HEAD = "sequence-classification"
@@ -122,4 +122,4 @@ def test_the_function_runs_only_if_it_is_allowed(golden, tmp_path) -> None:
     with golden.raises(RecipeError):
         parse(raw)
     with golden.raises(RecipeError):
-        facts._model(parse({**raw, "allow_code": True}))
+        resolve._model(parse({**raw, "allow_code": True}))

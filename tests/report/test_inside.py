@@ -11,7 +11,7 @@ import pytest
 from octobert.core.evidence import Activation, Curve, Evidence, Executed, Histogram, Smoothed
 from octobert.core.plan import Decision, Quantizer, Site
 from octobert.core.results import Sensitivity
-from octobert.report.page import Run
+from octobert.report.page import ShownRun
 from octobert.report.page.sections import inside, outcome
 from tests.support.pages import markup_of, page_of
 from tests.support.reports import rich_evidence, rich_report, rich_run
@@ -19,11 +19,11 @@ from tests.support.selections import selection
 
 
 @pytest.fixture(scope="module")
-def run() -> Run:
+def run() -> ShownRun:
     return rich_run()
 
 
-def cells_of(run: Run, target: str) -> dict[tuple[int | None, str], dict[str, Any]]:
+def cells_of(run: ShownRun, target: str) -> dict[tuple[int | None, str], dict[str, Any]]:
     section = inside.layers(run)
     assert section is not None
     assert section.data is not None
@@ -89,7 +89,7 @@ def test_operands_decide_what_is_8_bit(decisions: list, ran: Executed | None, st
 def test_parts_outside_of_layers_are_found_under_the_names_of_the_profile(finished) -> None:
     _, out, report = finished
     evidence = Evidence.model_validate_json((out / "evidence.json").read_text(encoding="utf-8"))
-    cells = cells_of(Run("m", report, evidence), "ort-cpu")
+    cells = cells_of(ShownRun("m", report, evidence), "ort-cpu")
     assert cells[None, "classifier"]["sign"] == "f"
     assert cells[None, "classifier"]["ms"] is not None
     (execution,) = [each for each in evidence.executions if each.candidate == "ort-cpu"]
@@ -119,7 +119,7 @@ def test_the_activations_that_lose_most_come_first(run) -> None:
         activation("c", 0.02),
     )
     evidence = run.evidence.model_copy(update={"activations": found, "observed": 9})
-    section = inside.ranges(Run("m", run.report, evidence))
+    section = inside.ranges(ShownRun("m", run.report, evidence))
     assert [each["value"] for each in section.data["activations"]] == ["b", "c", "a", "float"]
     assert "5 of 9 activations are left out" in " ".join(
         markup_of(page_of(run.report, evidence)).split()
@@ -131,7 +131,7 @@ def test_the_group_that_gained_most_comes_first(run) -> None:
     calm = Smoothed(**plain, module="calm", before=(2.0, 1.0, 1.0), after=(1.0, 1.0, 1.0))
     wild = Smoothed(**plain, module="wild", before=(90.0, 1.0, 1.0), after=(1.5, 1.0, 1.0))
     section = inside.ranges(
-        Run("m", run.report, run.evidence.model_copy(update={"smoothed": (calm, wild)}))
+        ShownRun("m", run.report, run.evidence.model_copy(update={"smoothed": (calm, wild)}))
     )
     assert [each["name"].split()[0] for each in section.data["groups"]] == ["wild", "calm"]
 
@@ -142,7 +142,7 @@ def test_curves_are_drawn_point_by_point(run) -> None:
         steps=(1, 2, 3),
         values={"loss": (0.9, 0.5, 0.4), "learning rate": (1e-5, 2e-5, 0.0)},
     )
-    section = outcome.training(Run("m", run.report, Evidence(curves=(curve,))))
+    section = outcome.training(ShownRun("m", run.report, Evidence(curves=(curve,))))
     (drawn,) = section.data["curves"]
     assert drawn["title"] == "Quantization-aware training"
     assert drawn["steps"] == curve.steps
@@ -162,7 +162,7 @@ def test_trials_are_those_of_the_search_with_the_seconds_spent(run) -> None:
 def test_a_single_trial_is_told_and_not_drawn(run) -> None:
     search = run.report.searches["ort-cpu"]
     once = search.model_copy(update={"trials": search.trials[:1]})
-    section = outcome.trials(Run("m", rich_report(searches={"ort-cpu": once})))
+    section = outcome.trials(ShownRun("m", rich_report(searches={"ort-cpu": once})))
     assert section.data == {"charts": []}
     assert section.values["searches"] == {"ort-cpu": once}
 
@@ -175,7 +175,7 @@ def test_variants_of_auto_are_trials_where_they_were_timed() -> None:
     choice = plain.model_copy(
         update={"found": tuple(sorted(numbered, key=lambda each: -each.number))}
     )
-    (chart,) = outcome.trials(Run("m", rich_report(searches={}, choice=choice))).data["charts"]
+    (chart,) = outcome.trials(ShownRun("m", rich_report(searches={}, choice=choice))).data["charts"]
     timed = [each for each in numbered if each.time_ms is not None]
     assert [each["value"] for each in chart["trials"]] == [each.time_ms.value for each in timed]
     assert sum(each["met"] for each in chart["trials"]) == sum(
@@ -192,7 +192,7 @@ def test_what_fell_back_is_named_with_its_reason(run) -> None:
 
 
 def test_a_run_without_evidence_has_no_such_sections() -> None:
-    run = Run("m", rich_report(searches={}))
+    run = ShownRun("m", rich_report(searches={}))
     assert [
         section(run)
         for section in (inside.executed, inside.ranges, outcome.training, outcome.trials)

@@ -10,7 +10,7 @@ import pytest
 
 from octobert.core.evidence import Answer, ChangedRow, ChangedRows, Evidence, Transition
 from octobert.report import terminal
-from octobert.report.page import Run
+from octobert.report.page import ShownRun
 from octobert.report.page.runs import Section
 from octobert.report.page.sections.rows import section
 from octobert.report.tables import PlainConsole
@@ -21,7 +21,7 @@ from tests.support.reports import rich_run
 ENEMY = "</script><img src=x onerror=alert(1)>"
 
 
-def shown(run: Run, *changed: ChangedRows) -> Section | None:
+def shown(run: ShownRun, *changed: ChangedRows) -> Section | None:
     return section(replace(run, evidence=Evidence(changed=changed)))
 
 
@@ -42,15 +42,15 @@ def rows_of(*rows: ChangedRow, **more: Any) -> ChangedRows:
 
 
 @pytest.fixture(scope="module")
-def run() -> Run:
+def run() -> ShownRun:
     return rich_run()
 
 
-def test_nothing_is_said_of_what_was_not_looked_at(run: Run) -> None:
+def test_nothing_is_said_of_what_was_not_looked_at(run: ShownRun) -> None:
     assert shown(run) is None
 
 
-def test_one_line_says_that_nothing_changed(golden, run: Run) -> None:
+def test_one_line_says_that_nothing_changed(golden, run: ShownRun) -> None:
     found = shown(run, rows_of())
     assert found is not None
     assert (found.title, found.data) == ("", None)
@@ -68,14 +68,16 @@ def test_one_line_says_that_nothing_changed(golden, run: Run) -> None:
     ],
     ids=["three", "one", "many"],
 )
-def test_sentences_say_how_many_and_what_stands_out(golden, run: Run, changed: ChangedRows) -> None:
+def test_sentences_say_how_many_and_what_stands_out(
+    golden, run: ShownRun, changed: ChangedRows
+) -> None:
     found = shown(run, changed)
     assert found is not None
     (sentences,) = found.values["sentences"]
     golden("\n".join(sentences))
 
 
-def test_models_without_changes_are_not_chosen_from(run: Run) -> None:
+def test_models_without_changes_are_not_chosen_from(run: ShownRun) -> None:
     other = rows_of(row(0)).model_copy(update={"candidate": "openvino-cpu"})
     found = shown(run, rows_of(), other)
     assert found is not None
@@ -83,7 +85,7 @@ def test_models_without_changes_are_not_chosen_from(run: Run) -> None:
     assert [each["name"] for each in found.data["candidates"]] == ["openvino-cpu"]
 
 
-def test_the_page_has_sentence_and_transitions_without_script_and_no_texts(run: Run) -> None:
+def test_the_page_has_sentence_and_transitions_without_script_and_no_texts(run: ShownRun) -> None:
     move = Transition(before=ENEMY, after="y", count=3, lost=2, gained=0)
     changed = rows_of(
         row(0, texts=(ENEMY, "secret")),
@@ -100,7 +102,7 @@ def test_the_page_has_sentence_and_transitions_without_script_and_no_texts(run: 
     assert "secret" not in markup
 
 
-def test_texts_are_stored_once_and_neighbours_say_how_they_moved(run: Run) -> None:
+def test_texts_are_stored_once_and_neighbours_say_how_they_moved(run: ShownRun) -> None:
     before, after = (
         Answer(
             text=f"rank {place}",
@@ -127,7 +129,7 @@ def test_texts_are_stored_once_and_neighbours_say_how_they_moved(run: Run) -> No
 
 
 def test_the_terminal_says_what_changes_have_in_common(
-    run: Run, capsys: pytest.CaptureFixture[str]
+    run: ShownRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = "All 8 changes went from equivalent to different (p < 0.01)."
     told = tuple(

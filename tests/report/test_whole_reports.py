@@ -9,7 +9,7 @@ import pytest
 
 from octobert.core.evidence import Evidence
 from octobert.report import terminal
-from octobert.report.page import Run, page
+from octobert.report.page import ShownRun, page
 from octobert.report.tables import PlainConsole
 from tests.support import reports
 from tests.support.pages import text_of
@@ -50,7 +50,7 @@ def test_a_search_on_a_page(golden) -> None:
     report = rich_report(
         kind="question-answering", choice=selection(), plans={}, searches={}, sensitivities={}
     )
-    golden(text_of(page([Run("model", report, Evidence(), "OUT")])))
+    golden(text_of(page([ShownRun("model", report, Evidence(), "OUT")])))
 
 
 def test_two_runs_on_a_page(golden) -> None:
@@ -58,7 +58,7 @@ def test_two_runs_on_a_page(golden) -> None:
     laptop = rich_report(rows=20, **bare)
     server = rich_report(rows=20, slower=0.5, environment=OTHER_MACHINE, **bare)
     runs = [
-        Run(name, report, Evidence(), "OUT")
+        ShownRun(name, report, Evidence(), "OUT")
         for name, report in (("laptop", laptop), ("server", server))
     ]
     golden(text_of(page(runs)))

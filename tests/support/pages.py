@@ -7,12 +7,12 @@ import re
 
 from octobert.core.evidence import Evidence
 from octobert.core.results import Report
-from octobert.report.page import Run, page
+from octobert.report.page import ShownRun, page
 
 
 def page_of(report: Report, evidence: Evidence | None = None) -> str:
     """The page of one run."""
-    return page([Run("model", report, evidence or Evidence())])
+    return page([ShownRun("model", report, evidence or Evidence())])
 
 
 def markup_of(page: str) -> str:

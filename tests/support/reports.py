@@ -44,7 +44,7 @@ from octobert.core.results import (
     Trial,
 )
 from octobert.core.session import Setting, Tuned
-from octobert.report.page import Run
+from octobert.report.page import ShownRun
 from tests.support.columns import COLUMNS, models_of
 from tests.support.selections import MACHINE
 
@@ -86,12 +86,12 @@ _TASKS: dict[Kind, tuple[Any, str, str]] = {
 }
 
 
-def rich_run(name: str = "model", *, folder: str = "OUT", **changes: Any) -> Run:
+def rich_run(name: str = "model", *, folder: str = "OUT", **changes: Any) -> ShownRun:
     """A run with everything in it (see `rich_report` and `rich_evidence` for the changes)."""
     size = {key: changes.pop(key) for key in ("rows", "kind", "changed") if key in changes}
     evidence = rich_evidence(**size)
     size.pop("changed", None)
-    return Run(name, rich_report(**size, **changes), evidence, folder)
+    return ShownRun(name, rich_report(**size, **changes), evidence, folder)
 
 
 def rich_report(

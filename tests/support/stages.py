@@ -9,6 +9,7 @@ from typing import Any
 
 from octobert.config.recipe import Recipe
 from octobert.core.frozen import FrozenModel
+from octobert.pipeline import store
 from octobert.pipeline.contract import Context, Request, Step, Summary, resolved, stage_named
 from octobert.pipeline.planner import steps_of
 
@@ -18,10 +19,11 @@ def step_of(recipe: Recipe, name: str) -> Step:
     return next(step for step in steps_of(recipe) if step.name == name)
 
 
-def stored(out: Path, stage: str) -> Path:
-    """The only artifact of a stage in the store of a run."""
-    (folder,) = (out / ".octobert" / "store").glob(f"{stage}-*")
-    return folder
+def stored(out: Path, stage: str, target: str = "") -> Path:
+    """The only artifact of a stage, for a target, in the store of a run."""
+    folders = (out / ".octobert" / "store").glob(f"{stage}-*")
+    (found,) = (f for f in folders if target in (f / store.MANIFEST).read_text(encoding="utf-8"))
+    return found
 
 
 def changed(model: FrozenModel, /, **changes: Any) -> Any:

@@ -8,7 +8,7 @@ import pytest
 
 from octobert import targets
 from octobert.config.loading import parse
-from octobert.core import capability
+from octobert.core import capability, environment
 from octobert.core.errors import RecipeError
 from octobert.core.plan import QuantPlan
 from octobert.core.results import PackageManifest
@@ -16,7 +16,7 @@ from octobert.core.session import SessionEntries, SessionOptions
 from octobert.evaluation import candidates
 from octobert.inference.opened import FinishedModel, FloatModel
 from octobert.pipeline import preflight
-from octobert.pipeline.facts import RunFacts
+from octobert.pipeline.run import Run
 from octobert.targets import runtimes
 from octobert.targets.runtimes import openvino
 
@@ -80,19 +80,22 @@ def test_options_of_float_types_are_safe_in_packages_and_known_to_the_runtime() 
                 )
 
 
+def run_of(**changes: object) -> Run:
+    """A run of which only the recipe and the machine are known."""
+    blank = dict.fromkeys(field.name for field in dataclasses.fields(Run))
+    recipe = parse({"model": "m", "task": "mrpc", "data": "d", **changes})
+    return Run(**blank | {"recipe": recipe, "here": environment.current()})  # type: ignore[arg-type]
+
+
 def test_targets_get_the_options_and_float_baselines_keep_their_precision(monkeypatch) -> None:
     computes(monkeypatch, "bf16")
     changes = {"quantize": {"float": {"float_parts": "bfloat16"}}, "targets": ["openvino-cpu"]}
-    asked = parse({"model": "m", "task": "mrpc", "data": "d", **changes})
-    # Of all that is known of a run only the recipe counts here.
-    known = RunFacts(
-        **{field.name: None for field in dataclasses.fields(RunFacts)} | {"recipe": asked}
-    )  # type: ignore[arg-type]
+    known = run_of(**changes)
     assert known.entries("openvino-cpu").options == {HINT: "bf16"}
     for other in (
         known.entries("openvino-f32"),
         known.entries("ort-f32"),
-        known.session("openvino-cpu"),
+        known.targets[0].session,
     ):
         assert other == SessionEntries()
 
@@ -138,22 +141,13 @@ def test_a_type_that_this_machine_does_not_compute_in_is_refused(
 ) -> None:
     computes(monkeypatch)
     changes = {"quantize": {method: {"float_parts": "bfloat16"}}, "targets": ["openvino-cpu"]}
-    recipe = parse({"model": "m", "task": "mrpc", "data": "d", **changes})
     with golden.raises(RecipeError) as raised:
-        preflight._check_float_parts(recipe, CAPABILITIES)
+        preflight._check_float_parts(run_of(**changes).targets[0], method)
     assert raised.value.where == f"quantize.{method}.float_parts"
     assert "measure: false" in str(raised.value.fix)
     # float16 makes the file smaller on every machine.
-    halved = parse(
-        {
-            "model": "m",
-            "task": "mrpc",
-            "data": "d",
-            **changes,
-            "quantize": {method: {"float_parts": "float16"}},
-        }
-    )
-    preflight._check_float_parts(halved, CAPABILITIES)
+    halved = changes | {"quantize": {method: {"float_parts": "float16"}}}
+    preflight._check_float_parts(run_of(**halved).targets[0], method)
 
 
 @pytest.mark.parametrize(

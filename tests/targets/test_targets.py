@@ -30,7 +30,7 @@ from octobert.graph.passes import float16, npu
 from octobert.inspection import linter
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
-from octobert.pipeline.planner import run_facts
+from octobert.pipeline.resolve import resolve
 from octobert.quantization.methods.static import Static
 from octobert.targets import ort_dml, qnn, tensorrt
 from octobert.targets.runtimes import ort as onnxruntime
@@ -327,7 +327,7 @@ def test_a_profile_holds_what_is_timed_and_evaluated(everywhere: Path, tmp_path:
 
     def shape_of(target: str, **changes: object):
         plain = {**recipe, "task": task, "targets": [target], **changes}
-        return run_facts(parse(plain)).shape(target)
+        return resolve(parse(plain)).targets[0].shape
 
     timed = {"batch": [1, 64], "sequence": ["data", 32]}
     assert shape_of("tensorrt", benchmark=timed) == StaticShape(batch=64, sequence=32)

@@ -17,7 +17,7 @@ from octobert.core.errors import DataError, ModelError
 from octobert.core.results import ModelMetadata
 from octobert.data import readers, sources
 from octobert.data.tokenization import EncodedTexts
-from octobert.pipeline.facts import facts_of
+from octobert.pipeline.resolve import resolve
 from octobert.tasks import Result, Table, check_columns
 from octobert.tasks._ranking import METRICS
 from octobert.tasks._vectors import similarities
@@ -366,7 +366,7 @@ def test_a_reranker_with_a_chat_template_is_refused(golden, checkpoint, tmp_path
         (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     recipe = {"model": str(folder), "task": "reranking", "data": str(tmp_path)}
     with golden.raises(ModelError):
-        facts_of(parse(recipe), tune=False)
+        resolve(parse(recipe), tune=False)
 
 
 def test_tasks_with_other_options_have_their_own_answers_of_one_result() -> None:

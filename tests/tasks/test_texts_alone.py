@@ -13,7 +13,7 @@ import octobert
 from octobert.config.loading import parse
 from octobert.core.errors import ColumnError
 from octobert.data import readers
-from octobert.pipeline.facts import facts_of
+from octobert.pipeline.resolve import resolve
 from octobert.tasks import Table, build, check_columns
 from octobert.tasks.embedding import Texts, text_alone
 
@@ -109,7 +109,7 @@ def test_lines_of_text_and_columns_of_words(tmp_path: Path, text: str, columns: 
 def test_a_run_says_in_one_line_that_there_are_texts_alone(
     golden, checkpoint: Any, tmp_path: Path, form: str
 ) -> None:
-    facts = facts_of(
+    facts = resolve(
         parse(
             {
                 "model": str(checkpoint("bert", "embedding")),

@@ -15,7 +15,7 @@ from octobert.core.plain import parsed_json
 if TYPE_CHECKING:
     from octobert.core.frozen import FrozenModel
     from octobert.core.results import Report
-    from octobert.report.page import Run
+    from octobert.report.page import ShownRun
 
     Record = TypeVar("Record", bound=FrozenModel)
 
@@ -62,10 +62,10 @@ def page(
     return file
 
 
-def _runs(folders: Sequence[Path], *, texts: bool) -> list[Run]:
+def _runs(folders: Sequence[Path], *, texts: bool) -> list[ShownRun]:
     """The runs, with names that tell them apart."""
     from octobert.core.evidence import EVIDENCE, Evidence
-    from octobert.report.page import Run, headline
+    from octobert.report.page import ShownRun, headline
 
     if not folders:
         raise RecipeError(
@@ -86,7 +86,7 @@ def _runs(folders: Sequence[Path], *, texts: bool) -> list[Run]:
         # One run has the name that its own page has.
         shown = name if len(folders) > 1 else headline(report)
         runs.append(
-            Run(shown, report, evidence if texts else evidence.without_texts(), str(folder))
+            ShownRun(shown, report, evidence if texts else evidence.without_texts(), str(folder))
         )
     return runs
 
@@ -218,7 +218,7 @@ def _check_place(file: Path) -> None:
         )
 
 
-def _write(file: Path, runs: Sequence[Run], format: str) -> None:
+def _write(file: Path, runs: Sequence[ShownRun], format: str) -> None:
     """Write the page, unless another file is in its place."""
     from octobert.pipeline.publishing import is_as_published
     from octobert.report import markdown

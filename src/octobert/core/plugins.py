@@ -33,6 +33,11 @@ from types import ModuleType
 from typing import Any, Generic, Protocol, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel, ValidationError, create_model
+from pydantic_core.core_schema import (
+    CoreSchema,
+    no_info_plain_validator_function,
+    plain_serializer_function_ser_schema,
+)
 
 from octobert.core.errors import BrokenPluginWarning, RecipeError, did_you_mean, reason
 from octobert.core.frozen import first_problem
@@ -326,14 +331,44 @@ class Plugins(Generic[P]):
         plugin: P = own() if abstract else own
         return plugin
 
-    def make(self: Plugins[M], choice: Chosen) -> M:
+    def make(self, choice: Chosen) -> P:
         """Return the plugin that a recipe names, with its options.
 
         Raises:
             RecipeError: as `load`.
             ValueError: an option is wrong.
         """
-        return type(self.load(choice.name)).model_validate(choice.options)
+        plugin: Any = self.load(choice.name)
+        return self._with_options(plugin, choice.options)
+
+    def name_of(self, plugin: P) -> str:
+        """Return the name of a plugin, whatever its options are."""
+        abstract = inspect.isabstract(self.base)
+        return next(
+            name
+            for name, own in self.each()
+            if (type(own) is type(plugin) if abstract else own is plugin)
+        )
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        """Let fields hold plugins: `Annotated[Calibrator, PLUGINS]`. As plain data, a plugin is its name and its options."""
+        return no_info_plain_validator_function(
+            self._read, serialization=plain_serializer_function_ser_schema(self._write)
+        )
+
+    def _read(self, value: Any) -> P:
+        if isinstance(value, self.base):
+            return value
+        return self._with_options(self.load(value["name"]), value["options"])
+
+    def _write(self, plugin: Any) -> dict[str, Any]:
+        abstract = inspect.isabstract(self.base)
+        options = plugin.model_dump(mode="json", exclude_unset=True) if abstract else {}
+        return {"name": self.name_of(plugin), "options": options}
+
+    def _with_options(self, plugin: Any, options: Mapping[str, Any]) -> P:
+        made: P = type(plugin).model_validate(options) if inspect.isabstract(self.base) else plugin
+        return made
 
 
 def _check_methods(plugin: object, base: type) -> None:

@@ -393,21 +393,6 @@ def open_candidate(
     return candidate.opener.open(candidate, options)
 
 
-def exported(
-    target: str, folder: Path, head: str, entries: SessionEntries, label: str | None = None
-) -> Candidate:
-    """A model as a target has written it.
-
-    Args:
-        folder: what the target has written.
-        head: of the model.
-        entries: what the recipe sets for the target's sessions.
-        label: its name in results, where that is not the target's.
-    """
-    path = str(targets.load(target).model_file(folder))
-    return Candidate(name=target, path=path, head=head, label=label, entries=entries)
-
-
 def candidate_of(
     model: FinishedModel, label: str | None = None, device: str | None = None
 ) -> Candidate:

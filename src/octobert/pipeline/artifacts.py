@@ -35,6 +35,7 @@ from octobert.data.tokenization import EncodedTexts, Tokenizer, TuningPart
 from octobert.models import source
 from octobert.models.source import ModelSource
 from octobert.pipeline.contract import StepResult
+from octobert.pipeline.store import manifest_of
 from octobert.quantization import apply_corrections, observer
 from octobert.quantization.corrections import LayerChange
 from octobert.tasks import Task
@@ -236,6 +237,11 @@ class Planned(StepResult):
 
 class TargetFiles(StepResult):
     """The files of a target."""
+
+    @property
+    def file(self) -> Path:
+        """The one that the target opens."""
+        return self.path(manifest_of(self).summary["file"])
 
 
 class Evaluated(StepResult):

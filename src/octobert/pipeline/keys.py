@@ -43,8 +43,8 @@ _OF_TARGETS = (
     *("optuna", "flatbuffers"),
 )
 _WITHOUT_TARGETS = ("data", "finetune", "capture", "transform", "observe", "calibrate")
-# Plugins of these families are named by the options of the steps that they work in. All others may be found on the way.
-_NAMED = ("calibrators", "corrections", "methods", "tasks", "transforms")
+# Plugins of these families are among the options of the steps that they work in. All others may be found on the way.
+_GIVEN = ("calibrators", "corrections", "methods", "tasks", "transforms")
 
 
 def key_of(step: Step, digests: Mapping[str, str]) -> str:
@@ -70,17 +70,19 @@ def key_of(step: Step, digests: Mapping[str, str]) -> str:
 def key_data(value: Any) -> Any:
     """Plain data with what counts for a key.
 
-    Data with a `digest` counts by it alone, wherever it lies. Fields that are annotated with `NOT_IN_KEY` do not count.
+    Data with a `digest` counts by it alone, wherever it lies. Other data is its class and its fields, but for those that are
+    annotated with `NOT_IN_KEY`.
     """
     if isinstance(value, BaseModel):
         if isinstance(digest := getattr(value, "digest", None), str):
             return digest
-        fields = type(value).model_fields
-        return {
+        kind = type(value)
+        counted = {
             name: key_data(inner)
             for name, inner in value
-            if NOT_IN_KEY not in fields[name].metadata
+            if NOT_IN_KEY not in kind.model_fields[name].metadata
         }
+        return {"class": [kind.__module__, kind.__qualname__], **counted}
     if isinstance(value, Mapping):
         return {str(key): key_data(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -112,10 +114,10 @@ def plugin_digests(options: Any) -> dict[str, str]:
         plugins.title_of(point.dist): _content(point.dist)
         for family in plugins.FAMILIES
         for name, points in plugins.installed(family).items()
-        if family not in _NAMED or json.dumps(name) in text
         for point in points
         # All files of octobert count already.
         if point.dist and point.dist.name != "octobert"
+        if family not in _GIVEN or any(json.dumps(part) in text for part in (name, point.module))
     }
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from octobert import targets
-from octobert.config.recipe import Recipe
 from octobert.config.rows import RowSelection
 from octobert.config.training import Finetune, Qat, Training
 from octobert.core import user_code
@@ -23,7 +21,7 @@ from octobert.pipeline.artifacts import (
     Transformed,
 )
 from octobert.pipeline.contract import A, P, Stage, Step
-from octobert.pipeline.facts import RunFacts
+from octobert.pipeline.run import Run
 from octobert.pipeline.stages import (
     calibrate,
     capture,
@@ -36,7 +34,6 @@ from octobert.pipeline.stages import (
     search,
     transform,
 )
-from octobert.quantization import methods
 
 # What the steps of these names make, for those who plan a part of a run.
 ROWS, CAPTURED = Rows(step="data"), CapturedModel(step="capture")
@@ -87,28 +84,28 @@ class MadeModels:
     exported: dict[str, TargetFiles]
 
 
-def model_steps(facts: RunFacts) -> list[Step]:
+def model_steps(run: Run) -> list[Step]:
     """Return the steps that make the models of a run and measure nothing; its rows are made."""
     steps = Steps()
-    make(steps, facts, ROWS)
+    make(steps, run, ROWS)
     return steps
 
 
-def make(steps: Steps, facts: RunFacts, rows: Rows) -> MadeModels:
+def make(steps: Steps, run: Run, rows: Rows) -> MadeModels:
     """Add the steps from the user's model to the files of every target."""
-    recipe = facts.recipe
-    checkpoint = train(steps, facts, rows)
-    captured = capture_model(steps, facts, rows, checkpoint)
-    transformed = transform_graph(steps, facts, rows, captured)
+    recipe = run.recipe
+    checkpoint = train(steps, run, rows)
+    captured = capture_model(steps, run, rows, checkpoint)
+    transformed = transform_graph(steps, run, rows, captured)
     graph: FloatGraph = transformed or captured
-    seen = observe_graph(steps, facts, rows, captured, graph)
+    seen = observe_graph(steps, run, rows, captured, graph)
     ranges = steps.add(
         calibrate.run,
         "calibrate",
         observed=seen,
-        calibrate=recipe.calibrate,
-        model_digest=facts.model.digest,
-        source=facts.places.how,
+        calibrator=run.calibrator,
+        model_digest=run.model.digest,
+        source=run.places.how,
         allow_leakage=recipe.data.allow_leakage,
     )
     trained = None
@@ -122,68 +119,69 @@ def make(steps: Steps, facts: RunFacts, rows: Rows) -> MadeModels:
             float_graph=graph,
             calibrated=ranges,
             trained=checkpoint,
-            lesson=_lesson(facts, "qat", recipe.qat),
+            lesson=_lesson(run, "qat", recipe.qat),
+            targets=tuple((each.target, each.method) for each in run.targets),
             attached=None if attached is None else source.resolve(attached),
         )
         if attached is None:
             steps.launch(recipe.training)
-        graph = capture_model(steps, facts, rows, trained, "capture/trained")
+        graph = capture_model(steps, run, rows, trained, "capture/trained")
     quantized, planned, exported = (
         dict[str, Planned](),
         dict[str, Planned](),
         dict[str, TargetFiles](),
     )
     before: Planned | None = None
-    for target in recipe.targets:
-        quantized[target] = before = planned[target] = steps.add(
+    for each in run.targets:
+        name, rewrites = each.name, each.target.capabilities.rewrites
+        quantized[name] = before = planned[name] = steps.add(
             quantize.run,
-            f"quantize/{target}",
+            f"quantize/{name}",
             capture=captured,
             data=rows,
             float_graph=graph,
             ranges=ranges,
             before=before,
-            target=target,
-            method=facts.method(target),
-            corrections=recipe.corrections,
+            target=each.target,
+            method=each.method,
+            corrections=run.corrections,
             # A search needs to know what values cost.
             sensitivity=recipe.sensitivity or recipe.accuracy is not None,
             repair=recipe.repair,
-            spec=facts.spec,
-            supplement=facts.supplement,
+            spec=run.spec,
+            supplement=run.supplement,
             seed=recipe.seed,
         )
         if recipe.accuracy is not None:
-            planned[target] = steps.add(
+            planned[name] = steps.add(
                 search.run,
-                f"search/{target}",
+                f"search/{name}",
                 capture=captured,
                 data=rows,
                 float_graph=graph,
-                quantized=quantized[target],
+                quantized=quantized[name],
                 accuracy=recipe.accuracy,
-                target=target,
-                session=facts.session(target),
-                machine=facts.machine,
-                scored=facts.scored,
+                target=each.target,
+                session=each.session,
+                machine=run.machine,
+                scored=run.scored,
                 seed=recipe.seed,
             )
-        shape, rewrites = facts.shape(target), targets.load(target).capabilities.rewrites
-        chooses = shape is not None and shape.shorter == "auto"
-        exported[target] = steps.add(
+        chooses = each.shape is not None and each.shape.shorter == "auto"
+        exported[name] = steps.add(
             export.run,
-            f"export/{target}",
-            planned=planned[target],
+            f"export/{name}",
+            planned=planned[name],
             tokens=captured if chooses else None,
             rows=rows if chooses else None,
-            spec=facts.spec,
-            target=target,
-            fast_norms=facts.here.cores <= rewrites.norms_up_to_cores,
+            spec=run.spec,
+            target=each.target,
+            fast_norms=run.here.cores <= rewrites.norms_up_to_cores,
             token_states=recipe.token_states,
-            shape=shape,
+            shape=each.shape,
             opset=recipe.opset,
             format=recipe.format,
-            encoder=facts.reads_texts,
+            encoder=run.reads_texts,
         )
     return MadeModels(
         checkpoint=checkpoint,
@@ -198,13 +196,13 @@ def make(steps: Steps, facts: RunFacts, rows: Rows) -> MadeModels:
     )
 
 
-def data_step(facts: RunFacts) -> Step:
+def data_step(run: Run) -> Step:
     """Return the step that reads the rows."""
-    settings, places = facts.recipe.data, facts.places
+    settings, places = run.recipe.data, run.places
     return data.run.step(
         "data",
-        spec=facts.spec,
-        seed=facts.recipe.seed,
+        spec=run.spec,
+        seed=run.recipe.seed,
         places=places.parts,
         content=places.content(),
         alone=places.alone,
@@ -226,15 +224,15 @@ def data_step(facts: RunFacts) -> Step:
             for part, place in places.parts.items()
             if place in places.functions
         },
-        preprocess=facts.preprocess,
+        preprocess=run.preprocess,
         allow_leakage=settings.allow_leakage,
-        reads=facts.reads,
+        reads=run.reads,
     )
 
 
-def read(steps: Steps, facts: RunFacts) -> Rows:
+def read(steps: Steps, run: Run) -> Rows:
     """Add the step that reads the rows."""
-    steps.append(data_step(facts))
+    steps.append(data_step(run))
     return ROWS
 
 
@@ -243,23 +241,23 @@ def _nameless(rows: RowSelection) -> RowSelection:
     return rows.replaced(from_="")
 
 
-def train(steps: Steps, facts: RunFacts, rows: Rows) -> Checkpoint | None:
+def train(steps: Steps, run: Run, rows: Rows) -> Checkpoint | None:
     """Add the training of the base model, where the recipe asks for it."""
-    recipe = facts.recipe
+    recipe = run.recipe
     if recipe.finetune is None:
         return None
-    lesson = _lesson(facts, "finetune", recipe.finetune)
+    lesson = _lesson(run, "finetune", recipe.finetune)
     trained = steps.add(finetune.run, "finetune", data=rows, lesson=lesson)
     steps.launch(recipe.training)
     return trained
 
 
-def _lesson(facts: RunFacts, stage: str, settings: Finetune | Qat) -> finetune.Lesson:
+def _lesson(run: Run, stage: str, settings: Finetune | Qat) -> finetune.Lesson:
     """Return what a training depends on."""
-    recipe = facts.recipe
+    recipe = run.recipe
     teacher = None if settings.distill is None else settings.distill.teacher
     return finetune.Lesson(
-        base=facts.model,
+        base=run.model,
         teacher=None
         if teacher is None
         else source.resolve(teacher, allow_pickle=recipe.allow_pickle),
@@ -268,55 +266,53 @@ def _lesson(facts: RunFacts, stage: str, settings: Finetune | Qat) -> finetune.L
         else user_code.at(settings.code, "train", where=f"{stage}.code"),
         allow_pickle=recipe.allow_pickle,
         training=recipe.training,
-        spec=facts.spec,
+        spec=run.spec,
         seed=recipe.seed,
         settings=settings,
-        methods={name: facts.method(name) for name in recipe.targets} if stage == "qat" else {},
     )
 
 
 def capture_model(
-    steps: Steps, facts: RunFacts, rows: Rows, trained: Checkpoint | None, name: str = "capture"
+    steps: Steps, run: Run, rows: Rows, trained: Checkpoint | None, name: str = "capture"
 ) -> CapturedModel:
     """Add the capture of the user's model, or of a trained one."""
     return steps.add(
         capture.run,
         name,
         trained=trained,
-        feeds=None if facts.reads_texts else rows,
-        model=facts.model,
-        head=facts.head,
+        feeds=None if run.reads_texts else rows,
+        model=run.model,
+        head=run.head,
         # What octobert trained is no pickle.
-        allow_pickle=facts.recipe.allow_pickle and trained is None,
-        axes=facts.axes,
+        allow_pickle=run.recipe.allow_pickle and trained is None,
+        axes=run.axes,
     )
 
 
 def transform_graph(
-    steps: Steps, facts: RunFacts, rows: Rows, captured: CapturedModel
+    steps: Steps, run: Run, rows: Rows, captured: CapturedModel
 ) -> Transformed | None:
     """Add the transforms of the captured graph, where the recipe has any."""
-    recipe = facts.recipe
-    if not recipe.transforms:
+    if not run.transforms:
         return None
     return steps.add(
         transform.run,
         "transform",
         capture=captured,
         data=rows,
-        transforms=recipe.transforms,
-        spec=facts.spec,
-        supplement=facts.supplement,
-        integer_targets=facts.integer_targets,
-        seed=recipe.seed,
+        transforms=run.transforms,
+        spec=run.spec,
+        supplement=run.supplement,
+        integer_targets=run.integer_targets,
+        seed=run.recipe.seed,
     )
 
 
 def observe_graph(
-    steps: Steps, facts: RunFacts, rows: Rows, captured: CapturedModel, graph: FloatGraph
+    steps: Steps, run: Run, rows: Rows, captured: CapturedModel, graph: FloatGraph
 ) -> Statistics:
     """Add the pass over the calibration rows."""
-    kinds = observed_kinds(facts.recipe)
+    kinds = run.observed_kinds
     return steps.add(
         observe.run,
         "observe",
@@ -324,15 +320,8 @@ def observe_graph(
         data=rows,
         float_graph=graph,
         # Other recipes may share the pass.
-        kinds=tuple(sorted({*kinds, *facts.kinds})) if kinds else (),
-        provider=facts.recipe.calibration_provider,
-        spec=facts.spec,
-        supplement=facts.supplement,
+        kinds=tuple(sorted({*kinds, *run.kinds})) if kinds else (),
+        provider=run.recipe.calibration_provider,
+        spec=run.spec,
+        supplement=run.supplement,
     )
-
-
-def observed_kinds(recipe: Recipe) -> tuple[str, ...]:
-    """Return the kinds of sites that the recipe's method needs ranges of, for any of its targets."""
-    capabilities = [targets.load(name).capabilities for name in recipe.targets]
-    method = methods.PLUGINS.make(recipe.quantize)
-    return method.observed_kinds(capabilities)

@@ -57,7 +57,7 @@ def publish_run(
     Returns:
         What the user should know of files that were kept, left alone or removed, as sentences.
     """
-    from octobert.report.page import Run, headline, page
+    from octobert.report.page import ShownRun, headline, page
 
     places = {target: package or target for target in recipe.targets}
     folders = {place: folder_of(results[f"package/{target}"]) for target, place in places.items()}
@@ -65,7 +65,7 @@ def publish_run(
     if trained is not None:
         folders[CHECKPOINT] = folder_of(results[trained], CHECKPOINT)
     evidence = results["report"].read(EVIDENCE, Evidence)
-    shown = page([Run(headline(report), report, evidence, str(out))])
+    shown = page([ShownRun(headline(report), report, evidence, str(out))])
     texts = dict(
         zip(
             PAGES,

@@ -29,7 +29,8 @@ from octobert.pipeline.artifacts import (
     Timings,
 )
 from octobert.pipeline.contract import Step, StepResult
-from octobert.pipeline.facts import RunFacts, facts_of
+from octobert.pipeline.resolve import resolve
+from octobert.pipeline.run import Run
 from octobert.pipeline.stages import (
     benchmark,
     evaluate,
@@ -40,6 +41,7 @@ from octobert.pipeline.stages import (
     sweep,
     tune,
 )
+from octobert.quantization.calibrators import PLUGINS
 
 
 def steps_of(recipe: Recipe) -> list[Step]:
@@ -48,37 +50,32 @@ def steps_of(recipe: Recipe) -> list[Step]:
     Raises:
         OctobertError: the model or the data cannot be found, a target is not installed, or a length is beyond the model.
     """
-    return steps_for(run_facts(recipe))
+    return steps_for(resolve(recipe))
 
 
-def run_facts(recipe: Recipe) -> RunFacts:
-    """Return the facts of the run of a recipe without a search over recipes; it raises what `steps_of` raises."""
-    return facts_of(recipe, tune=recipe.accuracy is not None)
-
-
-def steps_for(facts: RunFacts) -> list[Step]:
+def steps_for(run: Run) -> list[Step]:
     """Return the steps of a run, in order."""
-    recipe, steps = facts.recipe, making.Steps()
-    rows = making.read(steps, facts)
-    models = making.make(steps, facts, rows)
-    evaluated, simulated, timed, profiled = _measure(steps, facts, rows, models)
+    recipe, steps = run.recipe, making.Steps()
+    rows = making.read(steps, run)
+    models = making.make(steps, run, rows)
+    evaluated, simulated, timed, profiled = _measure(steps, run, rows, models)
     tuned = {
-        target: steps.add(
+        each.name: steps.add(
             tune.run,
-            f"tune/{target}",
+            f"tune/{each.name}",
             capture=models.captured,
             data=rows,
-            export=models.exported[target],
-            target=target,
+            export=models.exported[each.name],
+            target=each.name,
             goals=tuple(sorted(recipe.tune)),
-            entries=facts.entries(target),
+            entries=each.entries,
             quick=recipe.quick,
-            machine=facts.machine,
-            spec=facts.spec,
+            machine=run.machine,
+            spec=run.spec,
             seed=recipe.seed,
         )
-        for target in recipe.targets
-        if recipe.tune and target in facts.candidates
+        for each in run.targets
+        if recipe.tune and each.name in run.candidates
     }
     trainings = {"finetune": models.checkpoint, "qat": models.trained}
     reported = steps.add(
@@ -99,12 +96,12 @@ def steps_for(facts: RunFacts) -> list[Step]:
         profiled=profiled,
         tuned=tuned,
         recipe=as_stored(recipe),
-        model_digest=facts.model.digest,
-        absent=facts.absent,
-        scored=facts.scored,
+        model_digest=run.model.digest,
+        absent=run.absent,
+        scored=run.scored,
         seed=recipe.seed,
     )
-    _package(steps, facts, models, reported)
+    _package(steps, run, models, reported)
     return _checked(steps)
 
 
@@ -122,21 +119,21 @@ def packages(steps: Sequence[Step], chosen: str | None) -> list[Step]:
 
 
 def _package(
-    steps: making.Steps, facts: RunFacts, models: making.MadeModels, reported: StepResult
+    steps: making.Steps, run: Run, models: making.MadeModels, reported: StepResult
 ) -> None:
     """Add the steps that package the files of every target."""
-    for target in facts.recipe.targets:
+    for each in run.targets:
         steps.add(
             package.run,
-            f"package/{target}",
+            f"package/{each.name}",
             capture=models.captured,
             ranges=models.ranges,
-            export=models.exported[target],
+            export=models.exported[each.name],
             report=reported,
-            target=target,
-            entries=facts.session(target),
+            target=each.name,
+            entries=each.session,
             chosen=None,
-            float_model=facts.recipe.float_model,
+            float_model=run.recipe.float_model,
         )
 
 
@@ -147,33 +144,30 @@ def sweep_steps(recipe: Recipe, calibrators: Sequence[Choice]) -> list[Step]:
         OctobertError: as `steps_of`, or a method that calibrates nothing.
     """
     # Ranges of quantization-aware training are not calibrated.
-    facts, steps, target = (
-        facts_of(recipe.replaced(qat=None), tune=True),
-        making.Steps(),
-        recipe.targets[0],
-    )
-    if not making.observed_kinds(recipe):
+    run, steps = resolve(recipe.replaced(qat=None), tune=True), making.Steps()
+    if not run.observed_kinds:
         raise RecipeError(
             "the method calibrates nothing",
             where="quantize",
             got=recipe.quantize.name,
             fix="use static",
         )
-    rows = making.read(steps, facts)
-    captured = making.capture_model(steps, facts, rows, making.train(steps, facts, rows))
-    graph = making.transform_graph(steps, facts, rows, captured) or captured
+    first, *_ = run.targets
+    rows = making.read(steps, run)
+    captured = making.capture_model(steps, run, rows, making.train(steps, run, rows))
+    graph = making.transform_graph(steps, run, rows, captured) or captured
     steps.add(
         sweep.run,
-        f"sweep/{target}",
+        f"sweep/{first.name}",
         capture=captured,
         data=rows,
         float_graph=graph,
-        observed=making.observe_graph(steps, facts, rows, captured, graph),
-        target=target,
-        session=facts.session(target),
-        method=facts.method(target),
-        calibrators=tuple(calibrators),
-        spec=facts.spec,
+        observed=making.observe_graph(steps, run, rows, captured, graph),
+        target=first.target,
+        session=first.session,
+        method=first.method,
+        calibrators=tuple(PLUGINS.make(choice) for choice in calibrators),
+        spec=run.spec,
     )
     return _checked(steps)
 
@@ -203,49 +197,50 @@ def finetune_steps(recipe: Recipe) -> list[Step]:
             where="finetune",
             fix="give it settings, such as finetune: {epochs: 3}",
         )
-    facts, steps = facts_of(recipe, tune=False), making.Steps()
-    rows = making.read(steps, facts)
-    checkpoint = making.train(steps, facts, rows)
-    captured = making.capture_model(steps, facts, rows, checkpoint)
-    _evaluate(steps, facts, rows, candidates.CHECKPOINT.name, captured, checkpoint)
+    run, steps = resolve(recipe, tune=False), making.Steps()
+    rows = making.read(steps, run)
+    checkpoint = making.train(steps, run, rows)
+    captured = making.capture_model(steps, run, rows, checkpoint)
+    _evaluate(steps, run, rows, candidates.CHECKPOINT.name, captured, checkpoint)
     return _checked(steps)
 
 
 def _measure(
-    steps: making.Steps, facts: RunFacts, rows: Rows, models: making.MadeModels
+    steps: making.Steps, run: Run, rows: Rows, models: making.MadeModels
 ) -> tuple[dict[str, Evaluated], dict[str, Compared], Timings | None, dict[str, Profiled]]:
     """Add the steps that measure: evaluation of every candidate, the trained model beside the exported one, one benchmark of
     all, and what each target that can run here executes. None where the recipe does not ask for it."""
-    recipe = facts.recipe
+    recipe = run.recipe
     if not recipe.measure:
         return {}, {}, None, {}
-    here = [target for target in recipe.targets if target in facts.candidates]
+    here = [each for each in run.targets if each.name in run.candidates]
+    elsewhere = [each.name for each in run.simulated]
     evaluated = {
         name: _evaluate(
             steps,
-            facts,
+            run,
             rows,
             name,
             models.captured,
             models.checkpoint,
             models.exported.get(name),
-            models.planned[name] if name in facts.simulated else None,
+            models.planned[name] if name in elsewhere else None,
         )
-        for name in (*facts.candidates, *facts.simulated)
+        for name in (*run.candidates, *elsewhere)
     }
     simulated = {
-        target: steps.add(
+        each.name: steps.add(
             simulate.run,
-            f"simulate/{target}",
+            f"simulate/{each.name}",
             capture=models.captured,
             data=rows,
             qat=models.trained,
-            planned=models.planned[target],
-            evaluated=evaluated[target],
-            scored=facts.scored,
+            planned=models.planned[each.name],
+            evaluated=evaluated[each.name],
+            scored=run.scored,
             seed=recipe.seed,
         )
-        for target in here
+        for each in here
         if models.trained is not None
     }
     timed = steps.add(
@@ -255,43 +250,43 @@ def _measure(
         data=rows,
         trained=models.checkpoint,
         exports=models.exported,
-        candidates=facts.candidates,
-        session={name: facts.entries(name) for name in facts.candidates},
-        benchmark=facts.benchmark,
-        model=facts.model,
+        candidates=run.candidates,
+        session={name: run.entries(name) for name in run.candidates},
+        benchmark=run.benchmark,
+        model=run.model,
         allow_pickle=recipe.allow_pickle,
-        machine=facts.machine,
-        spec=facts.spec,
+        machine=run.machine,
+        spec=run.spec,
         seed=recipe.seed,
     )
-    if not recipe.profile or not facts.reads_texts:
+    if not recipe.profile or not run.reads_texts:
         return evaluated, simulated, timed, {}
     # The shape that is timed too, so that times can be compared.
-    lengths = [length for length in facts.benchmark.sequence if length != "data"]
+    lengths = [length for length in run.benchmark.sequence if length != "data"]
     profiled = {
-        target: steps.add(
+        each.name: steps.add(
             profile.run,
-            f"profile/{target}",
+            f"profile/{each.name}",
             capture=models.captured,
-            export=models.exported[target],
-            target=target,
-            entries=facts.entries(target),
-            batch=min(facts.benchmark.batch),
-            sequence=lengths[0] if lengths else min(inspector.DEFAULT_TOKENS, facts.max_length),
-            threads=facts.benchmark.threads,
+            export=models.exported[each.name],
+            target=each.target,
+            entries=each.entries,
+            batch=min(run.benchmark.batch),
+            sequence=lengths[0] if lengths else min(inspector.DEFAULT_TOKENS, run.max_length),
+            threads=run.benchmark.threads,
             runs=profile.QUICK_RUNS if recipe.quick else profile.RUNS,
-            machine=facts.machine,
+            machine=run.machine,
             seed=recipe.seed,
         )
-        for target in here
-        if target in profilers.targets()
+        for each in here
+        if each.name in profilers.targets()
     }
     return evaluated, simulated, timed, profiled
 
 
 def _evaluate(
     steps: making.Steps,
-    facts: RunFacts,
+    run: Run,
     rows: Rows,
     candidate: str,
     captured: CapturedModel,
@@ -309,11 +304,11 @@ def _evaluate(
         export=exported,
         simulated=simulated,
         candidate=candidate,
-        entries=facts.entries(candidate),
-        model=facts.model,
+        entries=run.entries(candidate),
+        model=run.model,
         # What octobert trained is no pickle.
-        allow_pickle=facts.recipe.allow_pickle and trained is None,
-        machine=facts.machine,
-        scored=facts.scored,
-        seed=facts.recipe.seed,
+        allow_pickle=run.recipe.allow_pickle and trained is None,
+        machine=run.machine,
+        scored=run.scored,
+        seed=run.recipe.seed,
     )

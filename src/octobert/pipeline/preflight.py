@@ -19,7 +19,7 @@ from octobert.data.tokenization import check_length
 from octobert.models import checkpoint, heads, weights
 from octobert.models.pooling import pooler_of
 from octobert.models.source import ModelSource
-from octobert.quantization import methods
+from octobert.pipeline.run import Run, TargetRun
 from octobert.quantization.methods.static import WHERE, Static
 from octobert.quantization.observer import check_provider
 from octobert.report import vendor
@@ -27,44 +27,47 @@ from octobert.targets import runtimes
 from octobert.tasks import Task, need_search
 
 
-def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places) -> None:
+def check(run: Run, task: Task) -> None:
     """Refuse what can be known to be wrong about the model, the targets and the training.
+
+    Args:
+        task: the run's, with the metrics of the recipe.
 
     Raises:
         OctobertError: a target that is not installed, a model that is not supported, settings that do not fit; or a library of
             the report's page that is missing.
     """
     vendor.scripts()
+    recipe, model, places = run.recipe, run.model, run.places
     if not task.reads_texts:
-        _check_graph(recipe, model, task)
-    for name in recipe.targets:
-        module = targets.load(name)
-        probe = module.probe()
+        _check_graph(run)
+    for each in run.targets:
+        capabilities, probe = each.target.capabilities, each.target.probe()
         if not probe.available and (
-            recipe.accuracy is not None or not module.capabilities.written_anywhere
+            recipe.accuracy is not None or not capabilities.written_anywhere
         ):
             raise TargetError(
-                f"the target {name} cannot run here",
+                f"the target {each.name} cannot run here",
                 where="targets",
                 got=probe.missing,
                 fix=probe.install or "choose another target (octobert targets)",
             )
-        _check_opset(module.capabilities, recipe.opset)
+        _check_opset(capabilities, recipe.opset)
         if recipe.measure and probe.available:
-            _check_float_parts(recipe, module.capabilities)
-        if recipe.format == "qoperator" and not module.capabilities.rewrites.integer_products:
+            _check_float_parts(each, recipe.quantize.name)
+        if recipe.format == "qoperator" and not capabilities.rewrites.integer_products:
             takers = [
                 other for other, its in targets.each() if its.capabilities.rewrites.integer_products
             ]
             raise RecipeError(
-                f"the target {name} takes quantized products as Q/DQ only",
+                f"the target {each.name} takes quantized products as Q/DQ only",
                 where="format",
                 got="qoperator",
                 expected=f"targets {', '.join(takers)}",
                 fix="set format: qdq",
             )
-        if name in recipe.session and probe.available:
-            _check_entries(module.capabilities, recipe.session[name])
+        if probe.available:
+            _check_entries(capabilities, each.session)
     check_provider(recipe.calibration_provider)
     if recipe.tune and importlib.util.find_spec("optuna") is None:
         raise RecipeError(
@@ -100,8 +103,9 @@ def check(recipe: Recipe, model: ModelSource, task: Task, places: sources.Places
         )
 
 
-def _check_graph(recipe: Recipe, model: ModelSource, task: Task) -> None:
+def _check_graph(run: Run) -> None:
     """Refuse what a graph of any kind does not have: a checkpoint, training, searches by a metric, fixed shapes of tokens."""
+    recipe, model = run.recipe, run.model
     if model.is_checkpoint:
         raise ModelError(
             "the task graph takes an ONNX file",
@@ -119,8 +123,8 @@ def _check_graph(recipe: Recipe, model: ModelSource, task: Task) -> None:
                 expected=", ".join(outputs),
                 fix=did_you_mean(name, outputs),
             )
-    tables = {name: targets.load(name).capabilities for name in recipe.targets}
-    fixed = [name for name, table in tables.items() if table.shapes == "fixed"]
+    tables = [each.target.capabilities for each in run.targets]
+    fixed = [table.name for table in tables if table.shapes == "fixed"]
     if fixed and not recipe.task.options.get("axes"):
         ports = signature.inputs
         if free := [port for port in ports if port.shape is None or -1 in port.shape]:
@@ -130,7 +134,7 @@ def _check_graph(recipe: Recipe, model: ModelSource, task: Task) -> None:
                 got=str(free[0]),
                 fix="fix them: task: {graph: {axes: {NAME: SIZE}}}, or export the graph with them",
             )
-    fused = [name for name in recipe.targets if not tables[name].qdq]
+    fused = [table.name for table in tables if not table.qdq]
     if fused:
         raise RecipeError(
             f"the target {fused[0]} takes fused operators of whole encoders only",
@@ -172,10 +176,9 @@ def _check_opset(capabilities: Capabilities, opset: int | None) -> None:
         )
 
 
-def _check_float_parts(recipe: Recipe, capabilities: Capabilities) -> None:
+def _check_float_parts(each: TargetRun, method: str) -> None:
     """Refuse a type of float operators that would change nothing: the file stays float32, and this machine computes in that."""
-    method = methods.PLUGINS.make(recipe.quantize)
-    parts = method.float_type(capabilities)
+    capabilities, parts = each.target.capabilities, each.float_parts
     if (
         parts in capabilities.float_parts.in_files
         or parts not in capabilities.float_parts.by_options
@@ -185,7 +188,7 @@ def _check_float_parts(recipe: Recipe, capabilities: Capabilities) -> None:
     if problem is not None:
         raise RecipeError(
             f"float operators cannot run in {parts} on this machine",
-            where=f"quantize.{recipe.quantize.name}.float_parts",
+            where=f"quantize.{method}.float_parts",
             got=problem,
             fix="set float_parts: float32, or measure: false to write the model for another machine",
         )

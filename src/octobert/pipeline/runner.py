@@ -26,17 +26,17 @@ from octobert.pipeline.artifacts import CHECKPOINT, SCORES, StoredScores
 from octobert.pipeline.choosing import winner
 from octobert.pipeline.contract import Request, Step
 from octobert.pipeline.executors import Executor, local
-from octobert.pipeline.facts import RunFacts
 from octobert.pipeline.output import folder_of, publish_run
 from octobert.pipeline.planner import (
     finetune_steps,
     packages,
-    run_facts,
     steps_for,
     steps_of,
     sweep_steps,
 )
 from octobert.pipeline.publishing import HIDDEN, check_output, publish
+from octobert.pipeline.resolve import resolve
+from octobert.pipeline.run import Run
 from octobert.pipeline.stages import report as report_stage
 from octobert.pipeline.stages import sweep as sweep_stage
 from octobert.pipeline.store import FOLDER, Artifact, Store, manifest_of
@@ -121,16 +121,16 @@ def run(
         OctobertError: whatever went wrong; the same command resumes once it is mended.
     """
     searches = recipe.choose is not None or recipe.search is not None
-    facts = winner.searched_facts(recipe) if searches else run_facts(recipe)
+    planned = winner.searched_run(recipe) if searches else resolve(recipe)
     package = BEST if searches else None
-    progress(ProgressEvent("disk", "note", _disk(facts, out, searches=searches)))
-    check_output(steps_for(facts), out, package=package)
+    progress(ProgressEvent("disk", "note", _disk(planned, out, searches=searches)))
+    check_output(steps_for(planned), out, package=package)
     with at_work(recipe, out, progress, executor) as (work, notes):
         chosen = None
         if searches:
-            chosen = winner.search(facts, as_written(recipe), out, work)
-            facts = chosen.facts
-        steps = steps_for(facts)
+            chosen = winner.search(planned, as_written(recipe), out, work)
+            planned = chosen.run
+        steps = steps_for(planned)
         work.teller.planned(steps)
         # Packages say why a search has chosen them, which the report tells.
         artifacts = work.carry_out_all(step for step in steps if step.stage != "package")
@@ -145,7 +145,7 @@ def run(
         with storage_errors(out):
             results = work.results(artifacts)
             notes += publish_run(
-                facts.recipe,
+                planned.recipe,
                 steps,
                 results,
                 report,
@@ -158,11 +158,11 @@ def run(
     return report
 
 
-def _disk(facts: RunFacts, out: Path, *, searches: bool) -> str:
+def _disk(planned: Run, out: Path, *, searches: bool) -> str:
     """What a run writes, in words: at most while it is at work, and what stays."""
-    files = weights.files_of(facts.model.path, allow_pickle=facts.recipe.allow_pickle)
+    files = weights.files_of(planned.model.path, allow_pickle=planned.recipe.allow_pickle)
     size = sum(file.stat().st_size for file in files)
-    most = size * (_SHARED + _EACH * len(facts.recipe.targets))
+    most = size * (_SHARED + _EACH * len(planned.recipe.targets))
     place = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
     more = f", and up to {budget.size(_EACH * size)} for each model that it tries" * searches
     return (

@@ -12,12 +12,12 @@ from octobert.core.plain import printable
 from octobert.core.results import Report
 from octobert.report import contents, summary
 from octobert.report.page import comparison
-from octobert.report.page.runs import Run, Section, facts_of
+from octobert.report.page.runs import Section, ShownRun, facts_of
 from octobert.report.tables import ReportTable, as_markdown
 from octobert.report.verdict import STATES, Number, verdict
 
 
-def markdown(runs: Sequence[Run]) -> str:
+def markdown(runs: Sequence[ShownRun]) -> str:
     """Return one or several reports in Markdown, with the seal that tells whether somebody has edited it.
 
     Args:
@@ -39,7 +39,7 @@ def _compared(compared: Section) -> list[str]:
     ]
 
 
-def _of_run(run: Run) -> list[str]:
+def _of_run(run: ShownRun) -> list[str]:
     report, answer = run.report, verdict(run.report)
     sign, word = STATES[answer.state]
     here = report.environment

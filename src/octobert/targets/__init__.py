@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Annotated
 
 from octobert.core import plugins
 from octobert.core.capability import Capabilities, Probe
@@ -31,6 +32,18 @@ class Target(FrozenModel):
     model_file: Callable[[Path], Path] = files.model_file
     runtime_options: Mapping[str, tuple[RuntimeOption, ...]] = {}
 
+    @property
+    def name(self) -> str:
+        """Return the name in recipes and reports."""
+        return self.capabilities.name
+
+    @property
+    def digest(self) -> str:
+        """Return what counts for the keys of steps; the code of all targets counts there already."""
+        return self.name
+
 
 PLUGINS = plugins.Plugins("targets", Target)
+# A field that holds a target.
+TargetField = Annotated[Target, PLUGINS]
 names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each

@@ -48,7 +48,7 @@ class Table:
         self._judged: dict[str, Estimate] = {REFERENCE.name: Estimate(value=0.0, low=0.0, high=0.0)}
         self._made: set[str] = set()
         named = targets or {name.split()[0] for name in self.truths}
-        self.facts = type("Facts", (), {"recipe": type("Recipe", (), {"targets": named})})
+        self.run = type("Run", (), {"recipe": type("Recipe", (), {"targets": named})})
 
     def make(self, variants: Sequence[Variant], *, draft: bool = False) -> list[Variant]:
         self.seconds += 4.0 * len({v.name for v in variants} - self._made)

@@ -59,7 +59,7 @@ class Trials(Table):
         self, recipe: Any, truth: Callable[[Variant], Truth | None] = truth_of, at_once: int = 1
     ) -> None:
         super().__init__({}, recipe.search.limits, seed=0)
-        self.facts: Any = SimpleNamespace(recipe=recipe)
+        self.run: Any = SimpleNamespace(recipe=recipe)
         self._truth_of, self.at_once = truth, at_once
         self.tried, self.prepared = list[str](), list[list[str]]()
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from octobert.pipeline.facts import RunFacts, quick_benchmark
+from octobert.pipeline.resolve import quick_benchmark
+from octobert.pipeline.run import Run
 from octobert.pipeline.stages import tune
 
 # What the time of a final run is predicted from: seconds to open a model, those of all that no model runs in, at most for the
@@ -14,19 +15,19 @@ _OPENED, _REST, _PER_SHAPE, _TUNED_ROWS, _USUAL_TOKENS = 3.0, 15.0, 60.0, 112, 6
 _LEAN_FLOATS = 2
 
 
-def measuring_seconds(facts: RunFacts, row: float, rows: int, *, lean: bool) -> float:
+def measuring_seconds(run: Run, row: float, rows: int, *, lean: bool) -> float:
     """Seconds to evaluate and time all models.
 
     Args:
-        facts: of the search.
+        run: of the search.
         row: seconds of the float model for one row.
         rows: that are evaluated.
         lean: measure less.
     """
     models = 1 + (
-        _LEAN_FLOATS if lean else sum(name not in facts.recipe.targets for name in facts.candidates)
+        _LEAN_FLOATS if lean else sum(name not in run.recipe.targets for name in run.candidates)
     )
-    settings = quick_benchmark(facts.benchmark) if lean else facts.benchmark
+    settings = quick_benchmark(run.benchmark) if lean else run.benchmark
     seconds = _REST + models * (_OPENED + row * rows)
     for batch, length in itertools.product(settings.batch, settings.sequence):
         one = (
@@ -37,7 +38,7 @@ def measuring_seconds(facts: RunFacts, row: float, rows: int, *, lean: bool) -> 
     return seconds + models * _OPENED
 
 
-def tuning_seconds(facts: RunFacts, row: float) -> float:
+def tuning_seconds(run: Run, row: float) -> float:
     """Seconds to search for the fastest options of the runtime; the arguments are those of `measuring_seconds`."""
-    trials, minutes = tune.TRIALS[facts.recipe.quick], tune.MINUTES[facts.recipe.quick]
+    trials, minutes = tune.TRIALS[run.recipe.quick], tune.MINUTES[run.recipe.quick]
     return min(60 * minutes, trials * (_OPENED + _TUNED_ROWS * row))

@@ -163,7 +163,7 @@ class Choosing:
 
     def wanted(self, variant: Variant) -> bool:
         """Whether a model is for a target of the recipe; the float reference may be for another one."""
-        return variant.target in self.trials.facts.recipe.targets
+        return variant.target in self.trials.run.recipe.targets
 
     def keeps(self, variant: Variant) -> bool:
         """Whether a model that was timed and judged may be chosen: it keeps all limits."""
@@ -228,7 +228,7 @@ def _in_order_of_cost(search: Choosing) -> list[Variant]:
 
     Those that left a race are among them: all faster ones may miss a limit.
     """
-    trials, recipe = search.trials, search.trials.facts.recipe
+    trials, recipe = search.trials, search.trials.run.recipe
     # The two that are always made are the reference and a model in 8 bits, which the search is about.
     first = sorted(space.first(recipe), key=lambda v: v != trials.reference)
     quantized = next((v for v in first if v.precision == "int8"), first[0])
@@ -261,7 +261,7 @@ def _without_slow(search: Choosing, variants: Sequence[Variant], *, reach: bool)
     Args:
         reach: consider what other values of their axes can gain.
     """
-    recipe = search.trials.facts.recipe
+    recipe = search.trials.run.recipe
     able = [v for v in variants if search.wanted(v) and search.trials.found(v).state != "excluded"]
     # A metric is known later; and what misses a limit on time in a short race may keep it in a longer one.
     if not able or search.by_metric:
@@ -299,7 +299,7 @@ def _first_that_keeps(search: Choosing, queue: Sequence[Variant]) -> None:
 
 def _repair(search: Choosing, queue: Sequence[Variant]) -> None:
     """Try to make variants keep the limits that cost less than the best one so far, the cheapest first."""
-    trials, recipe = search.trials, search.trials.facts.recipe
+    trials, recipe = search.trials, search.trials.run.recipe
     for variant in queue:
         # What is faster within the noise only is not worth it.
         if search.best is not None and search.ratio(variant, search.best).high > 1 - limits.SAME:
@@ -384,7 +384,7 @@ def _results(search: Choosing) -> list[VariantResult]:
     else:
         chosen = trials.found(search.best)
     others = list(results.values())
-    left_out = [pair for pair in space.left_out(trials.facts.recipe) if pair[0].name not in results]
+    left_out = [pair for pair in space.left_out(trials.run.recipe) if pair[0].name not in results]
     others += [
         VariantResult(variant=variant, state="excluded", reason=why) for variant, why in left_out
     ]

@@ -111,7 +111,7 @@ class _Search:
         tell: Callable[[VariantResult | None, int, int], None],
     ) -> None:
         self._trials, self._settings, self._tell = trials, settings, tell
-        self._recipe = trials.facts.recipe
+        self._recipe = trials.run.recipe
         self.tried: list[_Trial] = []
         self.ranking = limits.Ranking(
             settings.limits, settings.goals, trials.metric, self._beside, _ratio

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, get_args
 
 from octobert import targets
@@ -21,8 +22,8 @@ from octobert.core.limits import UNITS, objective_named
 from octobert.core.plan import FLOAT
 from octobert.core.selection import Variant
 from octobert.evaluation import candidates
-from octobert.pipeline import making
 from octobert.pipeline.choosing import spelling
+from octobert.pipeline.run import Run
 from octobert.quantization import calibrators, corrections, methods, transforms
 from octobert.targets import runtimes
 
@@ -205,19 +206,12 @@ def fallback(recipe: Recipe, variant: Variant, minutes: float) -> Variant | None
     )
 
 
-def observed_kinds(recipe: Recipe) -> tuple[str, ...]:
+def observed_kinds(run: Run) -> tuple[str, ...]:
     """Return the kinds of sites that any variant needs ranges of, so that one pass over the calibration rows serves all."""
-    starts = first(recipe)
+    recipe, starts = run.recipe, first(run.recipe)
     variants = [*starts, *(variant for start in starts for variant in faster(recipe, start))]
-    return tuple(
-        sorted(
-            {
-                kind
-                for variant in variants
-                for kind in making.observed_kinds(recipe_of(recipe, variant))
-            }
-        )
-    )
+    runs = (replace(run, recipe=recipe_of(recipe, variant)) for variant in variants)
+    return tuple(sorted({kind for each in runs for kind in each.observed_kinds}))
 
 
 def reach(recipe: Recipe, variant: Variant) -> float:

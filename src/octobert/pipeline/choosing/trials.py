@@ -25,7 +25,7 @@ from octobert.pipeline.artifacts import TargetFiles
 from octobert.pipeline.choosing import budget, limits, space
 from octobert.pipeline.contract import Step, StepResult
 from octobert.pipeline.executors import ConcurrentExecutor
-from octobert.pipeline.facts import RunFacts
+from octobert.pipeline.run import Run
 from octobert.pipeline.stages import judge, race
 from octobert.pipeline.stages.race import RaceTimes
 from octobert.pipeline.store import Artifact
@@ -63,7 +63,7 @@ class _State:
     variant: Variant
     made: dict[str, Artifact] = field(default_factory=dict)
     draft: dict[str, Artifact] = field(default_factory=dict)
-    facts: RunFacts | None = None
+    run: Run | None = None
     problem: str | None = None
     races: list[int] = field(default_factory=list)
     verdict: judge.Judged | None = None
@@ -73,7 +73,7 @@ class VariantTrials:
     """Variants of one recipe.
 
     Args:
-        facts: of the recipe.
+        run: of the recipe.
         work: carries out steps.
         reference: the float model that all variants are compared with.
         goals: figures that are optimized, and those that decide between equals.
@@ -87,14 +87,14 @@ class VariantTrials:
 
     def __init__(
         self,
-        facts: RunFacts,
+        run: Run,
         work: Work,
         reference: Variant,
         *,
         goals: Sequence[str],
         limits: Sequence[Limit],
     ) -> None:
-        self.facts, self.reference, self.limits = facts, reference, tuple(limits)
+        self.run, self.reference, self.limits = run, reference, tuple(limits)
         self._work, self._goals = work, tuple(goals)
         named = {objective_named(name).name for name in (goals[0], *(limit.of for limit in limits))}
         self.about_time = bool(named & TIMED)
@@ -103,11 +103,11 @@ class VariantTrials:
         self._races: list[race.Race] = []
         self._ratios: dict[tuple[str, str, int], Estimate] = {}
         self._began, self._earlier, self._counted = time.monotonic(), 0.0, set[str]()
-        self.metric = facts.scored.build().primary
+        self.metric = run.scored.build().primary
         self._metric_limits = tuple(limit for limit in limits if limit.objective.name not in UNITS)
         self._shared: dict[str, Artifact] = {}
-        self._kinds = space.observed_kinds(facts.recipe)
-        self._carry_out(making.data_step(facts), self._shared)
+        self._kinds = space.observed_kinds(run)
+        self._carry_out(making.data_step(run), self._shared)
         self.make([reference])
         if (problem := self._states[reference.name].problem) is not None:
             raise OctobertError("the float model cannot be made", where=reference.name, got=problem)
@@ -143,7 +143,7 @@ class VariantTrials:
     @property
     def final_seconds(self) -> float:
         """About how long the final run takes, with its search for options of the runtime where there is time for one."""
-        tuning = budget.tuning_seconds(self.facts, self._row_seconds) if self.tunes else 0.0
+        tuning = budget.tuning_seconds(self.run, self._row_seconds) if self.tunes else 0.0
         return self._measuring_seconds(lean=self.lean) + tuning
 
     @property
@@ -154,12 +154,12 @@ class VariantTrials:
 
     def _measuring_seconds(self, *, lean: bool) -> float:
         rows = int(self._shared["data"].summary["evaluation_rows"])
-        return budget.measuring_seconds(self.facts, self._row_seconds, rows, lean=lean)
+        return budget.measuring_seconds(self.run, self._row_seconds, rows, lean=lean)
 
     @property
     def tunes(self) -> bool:
         """Whether the final run looks for the fastest options of the runtime: where it is wanted and takes a small part."""
-        settings = self.facts.recipe.choose
+        settings = self.run.recipe.choose
         if (
             settings is None
             or not settings.tune
@@ -168,7 +168,7 @@ class VariantTrials:
         ):
             return False
         return (
-            budget.tuning_seconds(self.facts, self._row_seconds)
+            budget.tuning_seconds(self.run, self._row_seconds)
             <= _TUNED_SHARE * 60 * settings.minutes
         )
 
@@ -200,7 +200,7 @@ class VariantTrials:
     @property
     def key(self) -> str:
         """Of everything that a search depends on: the recipe, the model, the rows, the metrics, the machine."""
-        recipe = self.facts.recipe.model_dump(mode="json", by_alias=True, exclude=_ELSEWHERE)
+        recipe = self.run.recipe.model_dump(mode="json", by_alias=True, exclude=_ELSEWHERE)
         return canonical_digest(
             [recipe, sorted(artifact.key for artifact in self._shared.values())]
         )
@@ -211,18 +211,18 @@ class VariantTrials:
         verdict = self._states[self.reference.name].verdict
         return 0 if verdict is None else verdict.of
 
-    def recipe_facts(self, variant: Variant) -> RunFacts:
-        """The facts of a run of one variant's recipe.
+    def run_of(self, variant: Variant) -> Run:
+        """The run of one variant's recipe.
 
         Raises:
             OctobertError: it is not a valid recipe.
         """
-        recipe = space.recipe_of(self.facts.recipe, variant)
+        recipe = space.recipe_of(self.run.recipe, variant)
         baselines = tuple(
-            name for name in self.facts.candidates if name not in self.facts.recipe.targets
+            name for name in self.run.candidates if name not in self.run.recipe.targets
         )
         return replace(
-            self.facts, recipe=recipe, candidates=(*baselines, variant.target), kinds=self._kinds
+            self.run, recipe=recipe, candidates=(*baselines, variant.target), kinds=self._kinds
         )
 
     def make(self, variants: Sequence[Variant], *, draft: bool = False) -> list[Variant]:
@@ -240,14 +240,14 @@ class VariantTrials:
             if state.problem or state.made or (draft and state.draft):
                 continue
             try:
-                state.facts = self.recipe_facts(variant)
-                facts = state.facts
+                state.run = self.run_of(variant)
+                run = state.run
                 if draft:
-                    facts = replace(
-                        facts,
-                        recipe=facts.recipe.replaced(corrections=(), accuracy=None),
+                    run = replace(
+                        run,
+                        recipe=run.recipe.replaced(corrections=(), accuracy=None),
                     )
-                chains[variant.name] = making.model_steps(facts)
+                chains[variant.name] = making.model_steps(run)
             except OctobertError as error:
                 state.problem = str(error)
         for name, artifacts in self._carry_out_chains(chains, self._shared).items():
@@ -287,7 +287,7 @@ class VariantTrials:
         artifacts = dict(self._shared)
         artifacts |= {exports[v.name]: self._exported(v) for v in variants}
         entrants = {
-            v.name: race.Entrant(target=v.target, entries=self._facts(v).entries(v.target))
+            v.name: race.Entrant(target=v.target, entries=self._run_of(v).entries(v.target))
             for v in variants
         }
         timed = race.run.step(
@@ -300,9 +300,9 @@ class VariantTrials:
             rounds=rounds,
             seconds=rounds * _SECONDS_PER_ROUND,
             number=number if drawn is None else drawn,
-            machine=self.facts.machine,
-            spec=self.facts.spec,
-            seed=self.facts.recipe.seed,
+            machine=self.run.machine,
+            spec=self.run.spec,
+            seed=self.run.recipe.seed,
             most_seconds=_RACE_SHARE * 60 * limit
             if (limit := self._minutes()) is not None
             else race.MOST_SECONDS,
@@ -333,7 +333,7 @@ class VariantTrials:
 
     def _judging(self, variant: Variant, export: TargetFiles | None) -> Step:
         """The step that judges a variant; without files, the one that keeps the float model's outputs."""
-        facts = self.facts if export is None else self._facts(variant)
+        run = self.run if export is None else self._run_of(variant)
         return judge.run.step(
             "judge/float" if export is None else f"judge/{variant.name}",
             capture=making.CAPTURED,
@@ -341,11 +341,11 @@ class VariantTrials:
             reference=None if export is None else StepResult(step="judge/float"),
             export=export,
             target=variant.target,
-            entries=facts.entries(variant.target),
+            entries=run.entries(variant.target),
             limits=self._metric_limits,
-            machine=self.facts.machine,
-            scored=self.facts.scored,
-            seed=self.facts.recipe.seed,
+            machine=self.run.machine,
+            scored=self.run.scored,
+            seed=self.run.recipe.seed,
         )
 
     def found(self, variant: Variant) -> VariantResult:
@@ -443,12 +443,12 @@ class VariantTrials:
 
     def _minutes(self) -> float | None:
         """The time limit of the recipe."""
-        settings = self.facts.recipe.choose or self.facts.recipe.search
+        settings = self.run.recipe.choose or self.run.recipe.search
         return settings.minutes if settings is not None else None
 
-    def _facts(self, variant: Variant) -> RunFacts:
-        facts = self._states[variant.name].facts
-        return self.facts if facts is None else facts
+    def _run_of(self, variant: Variant) -> Run:
+        run = self._states[variant.name].run
+        return self.run if run is None else run
 
     def _size(self, variant: Variant) -> int:
         return int(self._exported(variant).summary["size_bytes"])

@@ -19,8 +19,9 @@ from octobert.core.selection import BEST, Selection, VariantResult
 from octobert.evaluation import candidates
 from octobert.pipeline.choosing import choose, listed, space
 from octobert.pipeline.choosing.trials import VariantTrials
-from octobert.pipeline.facts import RunFacts, facts_of, quick_benchmark
 from octobert.pipeline.publishing import HIDDEN
+from octobert.pipeline.resolve import quick_benchmark, resolve
+from octobert.pipeline.run import Run
 from octobert.pipeline.work import Work
 
 RECIPE = f"{BEST}.yaml"
@@ -47,47 +48,47 @@ class Winner:
     """The model that a search has taken.
 
     Args:
-        facts: of the run of its recipe.
+        run: of its recipe.
         selection: without sentences, which have figures of that run.
     """
 
-    facts: RunFacts
+    run: Run
     selection: Selection
 
     @property
     def recipe(self) -> str:
         """The winner's recipe as YAML. It lies in another folder than the one that its paths were given from."""
-        return loading.as_file(loading.with_absolute_paths(self.facts.recipe))
+        return loading.as_file(loading.with_absolute_paths(self.run.recipe))
 
 
-def searched_facts(recipe: Recipe) -> RunFacts:
-    """The facts of a recipe with `choose` or `search`, checked.
+def searched_run(recipe: Recipe) -> Run:
+    """The run of a recipe with `choose` or `search`, checked.
 
     Raises:
-        OctobertError: as `facts_of`, or the search cannot be carried out.
+        OctobertError: as `resolve`, or the search cannot be carried out.
     """
     recipe = _with_targets(recipe)
     if recipe.search is not None:
         listed.check(recipe)
-    facts = facts_of(recipe, tune=True)
-    _check_figures(facts, _settings(facts))
-    return facts
+    run = resolve(recipe, tune=True)
+    _check_figures(run, _settings(run))
+    return run
 
 
-def search(facts: RunFacts, written: PlainRecipe, out: Path, work: Work) -> Winner:
+def search(run: Run, written: PlainRecipe, out: Path, work: Work) -> Winner:
     """Search, or take what the same search has decided before.
 
     Args:
-        facts: see `searched_facts`.
+        run: see `searched_run`.
         written: the recipe as the user gave it.
         out: the output directory, whose hidden folder has the recipe of the best so far.
     """
-    decision, trials = _decided(facts, written, out, work)
-    return Winner(_final_facts(trials, decision), decision.selection)
+    decision, trials = _decided(run, written, out, work)
+    return Winner(_final_run(trials, decision), decision.selection)
 
 
-def _settings(facts: RunFacts) -> Choose | Search:
-    settings = facts.recipe.choose or facts.recipe.search
+def _settings(run: Run) -> Choose | Search:
+    settings = run.recipe.choose or run.recipe.search
     assert settings is not None
     return settings
 
@@ -122,14 +123,14 @@ def _with_targets(recipe: Recipe) -> Recipe:
     return recipe.replaced(targets=able)
 
 
-def _check_figures(facts: RunFacts, settings: Choose | Search) -> None:
+def _check_figures(run: Run, settings: Choose | Search) -> None:
     """Check that there are all figures that goals and limits name.
 
     Raises:
         RecipeError: there is no such figure.
     """
     key = "choose" if isinstance(settings, Choose) else "search"
-    figures = ("metric", *facts.scored.build().metrics, *UNITS)
+    figures = ("metric", *run.scored.build().metrics, *UNITS)
     named = {
         "goal" if key == "choose" else "goals": settings.goals,
         "limits": [limit.of for limit in settings.limits],
@@ -145,17 +146,17 @@ def _check_figures(facts: RunFacts, settings: Choose | Search) -> None:
 
 
 def _decided(
-    facts: RunFacts, written: PlainRecipe, out: Path, work: Work
+    run: Run, written: PlainRecipe, out: Path, work: Work
 ) -> tuple[SearchDecision, VariantTrials]:
     """Search, or take what the same search has decided before: later figures and a later clock do not change what is published.
 
     Args:
         written: the recipe as the user gave it.
     """
-    recipe, settings = facts.recipe, _settings(facts)
+    recipe, settings = run.recipe, _settings(run)
     reference = space.first(recipe)[0]
     goals = settings.goals
-    trials = VariantTrials(facts, work, reference, goals=goals, limits=settings.limits)
+    trials = VariantTrials(run, work, reference, goals=goals, limits=settings.limits)
     earlier = work.remembered(DECISION, trials.key, SearchDecision)
     if earlier is not None:
         selection = earlier.selection
@@ -194,7 +195,7 @@ def _decided(
         seconds=trials.seconds,
         ended=ended,
         load=trials.load,
-        environment=facts.here,
+        environment=run.here,
         simulated={name: os.environ[name] for name in environment.SIMULATING if name in os.environ},
         recipe=written,
     )
@@ -204,24 +205,24 @@ def _decided(
     return decided, trials
 
 
-def _final_facts(trials: VariantTrials, decided: SearchDecision) -> RunFacts:
-    """The facts of the run of the winner's recipe."""
-    facts = trials.recipe_facts(decided.selection.best.variant)
-    settings = trials.facts.recipe.choose
-    asked = trials.facts
+def _final_run(trials: VariantTrials, decided: SearchDecision) -> Run:
+    """The run of the winner's recipe."""
+    run = trials.run_of(decided.selection.best.variant)
+    settings = trials.run.recipe.choose
+    asked = trials.run
     # Of targets, those that were asked for and cannot run here, also where another one won.
-    absent = {name: why for name, why in facts.absent.items() if name not in asked.recipe.targets}
+    absent = {name: why for name, why in run.absent.items() if name not in asked.recipe.targets}
     absent |= {name: why for name, why in asked.absent.items() if name in asked.recipe.targets}
-    recipe = facts.recipe
+    recipe = run.recipe
     if settings is not None and decided.tunes:
         recipe = recipe.replaced(tune=(objective_named(settings.goal).name,))
     if decided.lean and recipe.baselines is None:
         measured = {*recipe.targets, *candidates.float_forms(recipe.targets[0])}
         absent |= {
             name: "left out to keep the time limit"
-            for name in facts.candidates
+            for name in run.candidates
             if name not in measured
         }
-        facts = replace(facts, candidates=tuple(filter(measured.__contains__, facts.candidates)))
-    benchmark = quick_benchmark(facts.benchmark) if decided.lean else facts.benchmark
-    return replace(facts, recipe=recipe, absent=absent, benchmark=benchmark)
+        run = replace(run, candidates=tuple(filter(measured.__contains__, run.candidates)))
+    benchmark = quick_benchmark(run.benchmark) if decided.lean else run.benchmark
+    return replace(run, recipe=recipe, absent=absent, benchmark=benchmark)

@@ -9,7 +9,6 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from octobert import targets
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Ranges
 from octobert.core.session import Session, SessionEntries, SessionOptions
@@ -19,22 +18,22 @@ from octobert.pipeline.artifacts import CapturedModel
 from octobert.quantization import apply_corrections
 from octobert.quantization.corrections import LayerChange
 from octobert.quantization.methods import Method
-from octobert.targets import runtimes
+from octobert.targets import Target, runtimes
 
 
 def plan_of(
-    capture: CapturedModel, model: ir.Model, ranges: Ranges, target: str, method: Method
+    capture: CapturedModel, model: ir.Model, ranges: Ranges, target: Target, method: Method
 ) -> QuantPlan:
     """Return the plan that a method makes of a float graph for a target."""
     all_sites = sites.find_sites(model.graph, capture.family)
-    return method.plan(all_sites, ranges, targets.load(target).capabilities)
+    return method.plan(all_sites, ranges, target.capabilities)
 
 
 def opened(
     graph: Path,
     plan: QuantPlan,
     changes: Mapping[str, LayerChange],
-    target: str,
+    target: Target,
     session: SessionEntries,
 ) -> Session:
     """A session of a plan's model on its target.
@@ -44,14 +43,13 @@ def opened(
         changes: corrected layers.
         session: what the recipe sets for the target's sessions.
     """
-    module = targets.load(target)
     entries = runtimes.entries_in(
-        session, module.capabilities, plan.float_parts, per_token=plan.group is not None
+        session, target.capabilities, plan.float_parts, per_token=plan.group is not None
     )
     with tempfile.TemporaryDirectory(prefix="octobert-") as folder:
         path = Path(folder) / artifacts.QUANTIZED
         write_quantized_(ir.load(graph), plan, changes, path)
-        return module.open_session(path, SessionOptions(entries=entries))
+        return target.open_session(path, SessionOptions(entries=entries))
 
 
 def write_quantized_(

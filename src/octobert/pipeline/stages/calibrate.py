@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from octobert.config.recipe import Choice
 from octobert.core.ranges import Exceeded, Provenance, Ranges
 from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import Calibrated, Statistics
 from octobert.pipeline.contract import Context, Summary, stage
-from octobert.quantization import calibrators
+from octobert.quantization.calibrators import PLUGINS, CalibratorField
 
 
 @stage(Calibrated)
@@ -15,7 +14,7 @@ def run(
     context: Context,
     observed: Statistics,
     *,
-    calibrate: Choice,
+    calibrator: CalibratorField,
     model_digest: str,
     source: str,
     allow_leakage: bool,
@@ -23,12 +22,10 @@ def run(
     """Calibrate.
 
     Args:
-        calibrate: the calibrator.
         model_digest: of the user's model, for the record.
         source: where the calibration rows come from, for the record.
     """
-    calibrator = calibrators.PLUGINS.make(calibrate)
-    statistics = observed.tensors()
+    name, statistics = PLUGINS.name_of(calibrator), observed.tensors()
     facts = observed.read_json(artifacts.OBSERVED)
     intervals = {}
     for index, (value, seen) in enumerate(sorted(statistics.items()), start=1):
@@ -44,11 +41,11 @@ def run(
         supplement=facts["supplement"],
     )
     ranges = Ranges(
-        calibrator=calibrate.name,
+        calibrator=name,
         options=calibrator.model_dump(),
         intervals=intervals,
         provenance=provenance,
         exceeded=Exceeded.of(statistics, intervals),
     )
     context.write(artifacts.RANGES, ranges)
-    return {"calibrator": calibrate.name, "values": len(intervals)}
+    return {"calibrator": name, "values": len(intervals)}

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from octobert import targets
 from octobert.core.measurements import score_named
 from octobert.core.session import Session, SessionEntries
 from octobert.evaluation import candidates, probing, scoring
@@ -101,9 +100,7 @@ def file_of(
     export: TargetFiles | None,
 ) -> Path:
     """The file or folder that a candidate opens: the checkpoint, the float graph, or a target's file."""
-    source = candidates.source_of(candidate)
-    if source == "checkpoint":
-        return artifacts.source_of(model, trained).path
-    if source == "graph" or export is None:
-        return capture.file
-    return targets.load(candidate).model_file(export.path(""))
+    if export is not None:
+        return export.file
+    is_checkpoint = candidates.source_of(candidate) == "checkpoint"
+    return artifacts.source_of(model, trained).path if is_checkpoint else capture.file

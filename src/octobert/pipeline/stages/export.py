@@ -10,7 +10,6 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from octobert import targets
 from octobert.core.capability import Capabilities
 from octobert.core.plan import QuantPlan
 from octobert.core.session import ExportOptions, StaticShape, WrittenOpset
@@ -19,6 +18,7 @@ from octobert.graph.passes import cpu, first_token
 from octobert.graph.passes.opset import METADATA
 from octobert.pipeline.artifacts import CapturedModel, Planned, Rows, TargetFiles
 from octobert.pipeline.contract import Context, Summary, TaskSpec, stage
+from octobert.targets import TargetField
 
 # Of the rows that the shorter lengths take; how many of these there are; and the tokens that one more of them has to leave.
 _COVERED, _MOST_SHORTER, _WORTH = 0.95, 3, 0.9
@@ -34,7 +34,7 @@ def run(
     rows: Rows | None,
     *,
     spec: TaskSpec,
-    target: str,
+    target: TargetField,
     fast_norms: bool,
     token_states: bool,
     shape: StaticShape | None,
@@ -60,8 +60,7 @@ def run(
         _, encoded = tokens.calibration(rows, spec.build())
         shorter = shorter_lengths([len(row) for row in encoded.flat], shape.sequence)
         shape = shape.replaced(shorter=shorter)
-    module, model = targets.load(target), ir.load(written)
-    capabilities = module.capabilities
+    model, capabilities = ir.load(written), target.capabilities
     # ONNX Runtime's fusion to QOrdered operators leaves an output unproduced that other operators read as well.
     fixed = shape is not None and capabilities.shapes != "profiles"
     states = token_states and not fixed and capabilities.qdq
@@ -102,10 +101,11 @@ def run(
         opset=opset_written,
         qoperator=as_integers,
     )
-    module.export(written, context.work, details)
+    target.export(written, context.work, details)
     shutil.rmtree(rewriting, ignore_errors=True)
-    opened = module.model_file(context.work)
+    opened = target.model_file(context.work)
     return {
+        "file": opened.relative_to(context.work).as_posix(),
         "size_bytes": sum(file.stat().st_size for file in opened.parent.glob(f"{opened.stem}.*")),
         "format": capabilities.formats[-1],
         "lengths": [] if shape is None else sorted(shape.lengths),

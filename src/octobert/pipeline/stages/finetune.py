@@ -7,13 +7,9 @@ Writes `checkpoint/`: weights, config and tokenizer, as transformers loads them,
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field
-
-from octobert.config.recipe import Choice
 from octobert.config.training import Finetune, Qat, Training
 from octobert.core.files import canonical_digest
 from octobert.core.frozen import FrozenModel
@@ -45,7 +41,6 @@ class Lesson(FrozenModel):
         teacher: to be distilled from, where it is not the base model itself.
         code: the user's training function.
         training: how it is carried out, which changes nothing that is learned.
-        methods: target → its method of quantization, where it is simulated.
     """
 
     base: ModelSource
@@ -56,7 +51,6 @@ class Lesson(FrozenModel):
     spec: TaskSpec
     seed: int
     settings: Finetune | Qat
-    methods: Mapping[str, Choice] = Field(default_factory=dict)
 
     @property
     def kept(self) -> tuple[int, ...] | None:

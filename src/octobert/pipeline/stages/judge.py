@@ -76,7 +76,9 @@ def run(
         }
     else:
         context.progress(f"judging {target}", 0, judge.rows)
-        candidate = candidates.exported(target, export.path(""), task.head, entries)
+        candidate = candidates.Candidate(
+            name=target, path=str(export.file), head=task.head, entries=entries
+        )
         rows, metrics, met = judge.judge(candidates.open_candidate(candidate, 0))
     context.write(JUDGED, Judged(rows=rows, of=judge.rows, metrics=metrics))
     return {

@@ -5,7 +5,6 @@ Writes `execution.json`. Times under a profiler show where the time goes; `bench
 
 from __future__ import annotations
 
-from octobert import targets
 from octobert.core.errors import OctobertError, reason
 from octobert.core.evidence import Execution
 from octobert.core.session import SessionEntries, SessionOptions
@@ -14,6 +13,7 @@ from octobert.inspection import inspector
 from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import CapturedModel, Profiled, TargetFiles
 from octobert.pipeline.contract import Context, Summary, stage
+from octobert.targets import TargetField
 
 # Profiled runs: the smallest time of each operator is kept. With `quick: true` there are fewer.
 RUNS, QUICK_RUNS = 20, 5
@@ -25,7 +25,7 @@ def run(
     capture: CapturedModel,
     export: TargetFiles,
     *,
-    target: str,
+    target: TargetField,
     entries: SessionEntries,
     batch: int,
     sequence: int,
@@ -43,14 +43,14 @@ def run(
         runs: profiled runs.
         machine: digest of the machine and its runtimes, which times belong to.
     """
-    module = targets.load(target)
-    file = module.model_file(export.path(""))
     workload = latency.random_workload(batch, sequence, capture.vocabulary, seed=seed)
     settings = SessionOptions(threads=threads, entries=entries)
     family = capture.facts.family
     try:
         executed = inspector.execution(
-            inspector.executed(target, file, settings, workload, runs=runs, family=family)
+            inspector.executed(
+                target.name, export.file, settings, workload, runs=runs, family=family
+            )
         )
     # A profile explains results; a run that has them does not fail because a runtime's profiler does.
     except Exception as error:  # noqa: BLE001
@@ -60,8 +60,8 @@ def run(
             else f"{type(error).__name__}: {reason(error)}"
         )
         executed = Execution(
-            candidate=target,
-            runtime=module.capabilities.runtime,
+            candidate=target.name,
+            runtime=target.capabilities.runtime,
             batch=batch,
             sequence=sequence,
             total_ms=0.0,

@@ -29,7 +29,8 @@ from octobert.pipeline.artifacts import (
 )
 from octobert.pipeline.contract import Context, Summary, stage
 from octobert.pipeline.stages import _plans, finetune
-from octobert.quantization import methods
+from octobert.quantization.methods import MethodField
+from octobert.targets import TargetField
 from octobert.training.distributed import is_first
 
 
@@ -43,6 +44,7 @@ def run(
     trained: Checkpoint | None,
     *,
     lesson: finetune.Lesson,
+    targets: tuple[tuple[TargetField, MethodField], ...],
     attached: ModelSource | None,
 ) -> Summary:
     """Train, or take what a loop of the user's own has trained.
@@ -50,6 +52,7 @@ def run(
     Args:
         float_graph: the graph that plans are made for.
         trained: what `finetune` trained.
+        targets: with the method of quantization for each.
         attached: folder of a training that is finished; nothing is trained.
     """
     from octobert.training.simulation import Simulation
@@ -60,10 +63,7 @@ def run(
     before = calibrated.ranges
     graph = float_graph.load()
     plan = union(
-        [
-            _plans.plan_of(capture, graph, before, name, methods.PLUGINS.make(method))
-            for name, method in lesson.methods.items()
-        ]
+        [_plans.plan_of(capture, graph, before, target, method) for target, method in targets]
     )
     del graph
     if attached is not None:

@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from octobert import targets
-from octobert.config.recipe import Choice
 from octobert.core import capability, environment
+from octobert.core.capability import Capabilities
 from octobert.core.errors import PlanError
 from octobert.core.plan import QuantPlan
 from octobert.core.results import Sensitivity
@@ -28,9 +27,11 @@ from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import Calibrated, CapturedModel, FloatGraph, Planned, Rows
 from octobert.pipeline.contract import Context, Summary, TaskSpec, stage
 from octobert.pipeline.stages import _plans
-from octobert.quantization import apply_corrections, methods, observer
+from octobert.quantization import apply_corrections, observer
 from octobert.quantization import sensitivity as estimating
-from octobert.quantization.corrections import PLUGINS, LayerChange
+from octobert.quantization.corrections import CorrectionField, LayerChange
+from octobert.quantization.methods import MethodField
+from octobert.targets import TargetField
 
 # Rows of the estimate: errors of outputs are averages over them, and their ranking settles early.
 ROWS = 16
@@ -45,9 +46,9 @@ def run(
     ranges: Calibrated,
     before: Planned | None,
     *,
-    target: str,
-    method: Choice,
-    corrections: tuple[Choice, ...],
+    target: TargetField,
+    method: MethodField,
+    corrections: tuple[CorrectionField, ...],
     sensitivity: bool,
     repair: bool,
     spec: TaskSpec,
@@ -65,9 +66,8 @@ def run(
         seed: draws the rows of the estimate.
     """
     model = float_graph.load()
-    planner = methods.PLUGINS.make(method)
-    plan = _plans.plan_of(capture, model, ranges.ranges, target, planner)
-    capabilities = targets.load(target).capabilities
+    plan = _plans.plan_of(capture, model, ranges.ranges, target, method)
+    capabilities = target.capabilities
     if repair:
         plan = capability.repaired(plan, capabilities)
     capability.check(plan, capabilities)
@@ -84,9 +84,8 @@ def run(
     if not changes and corrections and before and _corrects_the_same(model, plan, before):
         changes = before.changes()
     elif not changes and corrections:
-        steps = [PLUGINS.make(choice) for choice in corrections]
         changes = apply_corrections.correct_layers(
-            model, rows.flat, tokenizer.pad_id, plan, steps, context.progress
+            model, rows.flat, tokenizer.pad_id, plan, corrections, context.progress
         )
     if changes:
         apply_corrections.save(changes, context.work / artifacts.CORRECTIONS)
@@ -96,7 +95,8 @@ def run(
     if "float16" in (capabilities.float_parts.computed, plan.float_parts):
         tokenizer, rows = capture.calibration(data, task)
         more = artifacts.supplement(tokenizer, rows, task, wanted=supplement)
-        plan = _fitting(context, float_graph, plan, [*rows.flat, *more.flat], tokenizer.pad_id)
+        fed = [*rows.flat, *more.flat]
+        plan = _fitting(context, float_graph, plan, capabilities, fed, tokenizer.pad_id)
     context.write(artifacts.PLAN, plan)
     sites = len(plan.decisions)
     return {
@@ -133,14 +133,19 @@ def _expected(
 
 
 def _fitting(
-    context: Context, graph: FloatGraph, plan: QuantPlan, rows: Sequence[Encoded], pad_id: int
+    context: Context,
+    graph: FloatGraph,
+    plan: QuantPlan,
+    capabilities: Capabilities,
+    rows: Sequence[Encoded],
+    pad_id: int,
 ) -> QuantPlan:
     """The plan with the values that float16 cannot hold.
 
     Raises:
         PlanError: the target computes all of them in float16.
     """
-    model, capabilities = graph.load(), targets.load(plan.target).capabilities
+    model = graph.load()
     mixes = capabilities.float_parts.mixes(plan.float_parts)
     seen = observer.largest(model, rows, pad_id, float16.converted(model))
     if capabilities.integer_only:

@@ -16,7 +16,7 @@ from octobert.core.errors import OctobertError
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Footprint, Load
 from octobert.core.session import Goal, SessionEntries
-from octobert.evaluation import benchmarking, candidates, latency
+from octobert.evaluation import benchmarking, latency
 from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.worker import Worker
@@ -114,8 +114,12 @@ def run(
     )
     workload = latency.workloads_of(settings, [rows[i] for i in order], tokenizer.pad_id, 1, seed)
     racing = {
-        name: candidates.exported(
-            entrant.target, exports[name].path(""), task.head, entrant.entries, label=name
+        name: Candidate(
+            name=entrant.target,
+            path=str(exports[name].file),
+            head=task.head,
+            label=name,
+            entries=entrant.entries,
         )
         for name, entrant in entrants.items()
     }

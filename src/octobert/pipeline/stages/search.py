@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from octobert import targets
 from octobert.config.choosing import Accuracy
 from octobert.core.capability import Capabilities
 from octobert.core.errors import RecipeError
@@ -41,7 +40,7 @@ from octobert.pipeline.contract import Context, ScoredTask, Summary, stage
 from octobert.pipeline.stages import _plans
 from octobert.quantization import search
 from octobert.quantization.corrections import LayerChange
-from octobert.targets import runtimes
+from octobert.targets import Target, TargetField, runtimes
 
 # Rounds in which the kinds of units are timed against each other.
 _TIMING_ROUNDS = 15
@@ -61,7 +60,7 @@ class _Models:
 
     graph: Path
     changes: Mapping[str, LayerChange]
-    target: str
+    target: Target
     session: SessionEntries
     head: str
     vocabulary: int
@@ -75,7 +74,7 @@ class _Models:
         """What models of a plan are opened with."""
         return runtimes.entries_in(
             self.session,
-            targets.load(self.target).capabilities,
+            self.target.capabilities,
             plan.float_parts,
             per_token=plan.group is not None,
         )
@@ -94,7 +93,7 @@ def run(
     quantized: Planned,
     *,
     accuracy: Accuracy,
-    target: str,
+    target: TargetField,
     session: SessionEntries,
     machine: str,
     scored: ScoredTask,
@@ -124,14 +123,14 @@ def run(
         task,
         data.tuning(),
         capture.tokenizer(task),
-        open_float=lambda: candidates.open_float(target, capture.file, task.head, session),
+        open_float=lambda: candidates.open_float(target.name, capture.file, task.head, session),
         cache=context.scratch / _FLOAT,
         seed=seed,
     )
     judge.check_float("accuracy.at_least")
     (metric,) = judge.metrics
     units = search.units_of(plan)
-    sixteen = _sixteen_bits(targets.load(target).capabilities, accuracy)
+    sixteen = _sixteen_bits(target.capabilities, accuracy)
     saving = _savings(context, models, plan, units, judge.median_tokens, sixteen)
     order = search.fallback_order(
         units,
@@ -230,7 +229,7 @@ def _savings(
             entries = models.entries(plan)
             timed.append(
                 candidates.Candidate(
-                    name=models.target,
+                    name=models.target.name,
                     path=str(file),
                     head=models.head,
                     label=label,

@@ -19,8 +19,10 @@ from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import CapturedModel, FloatGraph, Rows, Statistics
 from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec, stage
 from octobert.pipeline.stages import _plans
-from octobert.quantization import methods, sensitivity
-from octobert.quantization.calibrators import PLUGINS
+from octobert.quantization import sensitivity
+from octobert.quantization.calibrators import PLUGINS, Calibrator, CalibratorField
+from octobert.quantization.methods import MethodField
+from octobert.targets import TargetField
 from octobert.tasks import Result
 
 FACTS = "sweep.json"
@@ -35,10 +37,10 @@ def run(
     float_graph: FloatGraph,
     observed: Statistics,
     *,
-    target: str,
+    target: TargetField,
     session: SessionEntries,
-    method: Choice,
-    calibrators: tuple[Choice, ...],
+    method: MethodField,
+    calibrators: tuple[CalibratorField, ...],
     spec: TaskSpec,
 ) -> Summary:
     """Sweep.
@@ -55,20 +57,21 @@ def run(
     encoded = artifacts.encoded(
         next((p for p in parts if len(p) >= JUDGED_ROWS), parts[-1]), task, tokenizer
     )
-    float_session = candidates.open_float(target, capture.file, task.head, session)
+    float_session = candidates.open_float(target.name, capture.file, task.head, session)
     reference = run_rows(float_session, encoded.flat, tokenizer.pad_id, per_token=task.per_token)
     statistics = observed.tensors()
     graph, model = float_graph.file, float_graph.load()
     fidelity_name = ""
-    planner = methods.PLUGINS.make(method)
     swept = []
-    for number, choice in enumerate(calibrators):
-        label = choice.name + "".join(f" {value}" for value in choice.options.values())
+    for number, calibrator in enumerate(calibrators):
+        options = calibrator.model_dump(mode="json", exclude_unset=True)
+        choice = Choice(name=PLUGINS.name_of(calibrator), options=options)
+        label = choice.name + "".join(f" {value}" for value in options.values())
         setting = in_recipe(choice)
         context.progress(f"sweeping: {label}", number, len(calibrators))
         try:
-            ranges = _ranges(choice, statistics)
-            plan = _plans.plan_of(capture, model, ranges, target, planner)
+            ranges = _ranges(choice, calibrator, statistics)
+            plan = _plans.plan_of(capture, model, ranges, target, method)
         except DataError as error:
             swept.append(Swept(calibrator=label, setting=setting, problem=str(error)))
             continue
@@ -94,7 +97,7 @@ def run(
         )
     recommended, reason = recommendation(swept, Recipe.model_fields["calibrate"].default.name)
     result = Sweep(
-        target=target,
+        target=target.name,
         fidelity=fidelity_name,
         calibration_rows=int(observed.read_json(artifacts.OBSERVED)["samples"]),
         judged_rows=len(encoded.texts),
@@ -107,9 +110,10 @@ def run(
     return {"calibrators": len(swept)}
 
 
-def _ranges(choice: Choice, statistics: Mapping[str, TensorStatistics]) -> Ranges:
+def _ranges(
+    choice: Choice, calibrator: Calibrator, statistics: Mapping[str, TensorStatistics]
+) -> Ranges:
     """The ranges that a calibrator finds."""
-    calibrator = PLUGINS.make(choice)
     intervals = {value: calibrator.interval_of(value, seen) for value, seen in statistics.items()}
     provenance = Provenance(samples=0, tokens=0, data_digest="", model_digest="", source="sweep")
     return Ranges(

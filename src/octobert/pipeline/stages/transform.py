@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from octobert.config.recipe import Choice
 from octobert.core.errors import ParityError
 from octobert.core.evidence import Smoothed
 from octobert.core.ranges import held_out
@@ -24,7 +23,7 @@ from octobert.pipeline.artifacts import CapturedModel, Rows, Transformed
 from octobert.pipeline.contract import Context, Summary, TaskSpec, stage
 from octobert.pipeline.stages.capture import COMPARED, parity_batches
 from octobert.quantization import observer
-from octobert.quantization.transforms import PLUGINS, Record
+from octobert.quantization.transforms import PLUGINS, Record, TransformField
 
 # Tokens on which alternatives are tried; more change no choice that matters and cost time in proportion.
 SAMPLED_TOKENS = 1024
@@ -38,7 +37,7 @@ def run(
     capture: CapturedModel,
     data: Rows,
     *,
-    transforms: tuple[Choice, ...],
+    transforms: tuple[TransformField, ...],
     spec: TaskSpec,
     supplement: bool,
     integer_targets: tuple[str, ...],
@@ -74,8 +73,8 @@ def run(
     proof = compare(model)
     applied: list[AppliedTransform] = []
     smoothed: list[Smoothed] = []
-    for choice in transforms:
-        transform = PLUGINS.make(choice)
+    for transform in transforms:
+        title = PLUGINS.name_of(transform)
         groups: list[Record] = []
         why: str | None = None
         if integer_targets and transform.needs_float:
@@ -91,7 +90,7 @@ def run(
                 seed=seed,
                 on_rows=lambda done: context.progress("sampling", done, len(rows)),
             )
-            progress = lambda done, of, name=choice.name: context.progress(name, done, of)  # noqa: E731
+            progress = lambda done, of, name=title: context.progress(name, done, of)  # noqa: E731
             changed = model.clone()
             # What overflows shows in the answers.
             with np.errstate(all="ignore"):
@@ -102,7 +101,7 @@ def run(
                 why = f"the model does not take it: {error.got}, expected {error.expected}"
         if why is None:
             model = changed
-            smoothed += [_smoothed(choice.name, group) for group in groups if "channels" in group]
+            smoothed += [_smoothed(title, group) for group in groups if "channels" in group]
         else:
             groups = []
         groups = [
@@ -110,7 +109,7 @@ def run(
         ]
         applied.append(
             AppliedTransform(
-                name=choice.name,
+                name=title,
                 options=transform.model_dump(),
                 groups=tuple(groups),
                 summary=transform.summary(groups) if why is None else f"none: {why}",

@@ -36,7 +36,9 @@ def run(
     """
     task = spec.build()
     tokenizer, encoded, _ = capture.evaluation(data, task)
-    candidate = candidates.exported(target, export.path(""), task.head, entries)
+    candidate = candidates.Candidate(
+        name=target, path=str(export.file), head=task.head, entries=entries
+    )
     trials, minutes = TRIALS[quick], MINUTES[quick]
     results = []
     for goal in goals:

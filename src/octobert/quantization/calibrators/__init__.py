@@ -6,7 +6,7 @@ A calibrator is a pure function of `TensorStatistics`, so any number of them sha
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 from octobert.core import plugins
 from octobert.core.axes import Axis
@@ -56,6 +56,7 @@ class Calibrator(FrozenModel, ABC):
 
 
 PLUGINS = plugins.Plugins("calibrators", Calibrator)
+CalibratorField = Annotated[Calibrator, PLUGINS]
 names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -139,6 +139,7 @@ class Correction(FrozenModel, ABC):
 
 
 PLUGINS = plugins.Plugins("corrections", Correction)
+CorrectionField = Annotated[Correction, PLUGINS]
 names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import Annotated, Self
 
 from octobert.core import plugins
 from octobert.core.axes import Offer
@@ -70,4 +70,5 @@ class Method(FrozenModel, ABC):
 
 
 PLUGINS = plugins.Plugins("methods", Method)
+MethodField = Annotated[Method, PLUGINS]
 names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each

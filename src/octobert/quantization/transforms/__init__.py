@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import onnx_ir as ir
 
@@ -65,6 +65,7 @@ class Transform(FrozenModel, ABC):
 
 
 PLUGINS = plugins.Plugins("transforms", Transform)
+TransformField = Annotated[Transform, PLUGINS]
 names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each
 
 

@@ -30,19 +30,19 @@ from octobert.core.plain import as_json
 from octobert.core.results import Report
 from octobert.report import contents, summary, vendor
 from octobert.report.page import comparison
-from octobert.report.page.runs import Run, Section, facts_of, headline
+from octobert.report.page.runs import Section, ShownRun, facts_of, headline
 from octobert.report.page.sections import SECTIONS
 from octobert.report.plans import quantizer_text
 from octobert.report.tables import MAIN, plain
 from octobert.report.verdict import STATES, verdict
 
-__all__ = ["Run", "headline", "html_of", "is_page", "page", "show_reports"]
+__all__ = ["ShownRun", "headline", "html_of", "is_page", "page", "show_reports"]
 
 # The style and a script of a section: their tags stand alone on a line.
 _BLOCK = re.compile(r"^<(style|script)>\n(.*?)^</\1>\n", re.DOTALL | re.MULTILINE)
 
 
-def page(runs: Sequence[Run]) -> str:
+def page(runs: Sequence[ShownRun]) -> str:
     """Return the page of one or several runs.
 
     Args:
@@ -67,7 +67,7 @@ def page(runs: Sequence[Run]) -> str:
         "\n".join(['"use strict";', _file("page.js"), *panel_scripts, "page.start();"]),
     ]
 
-    def body(name: str, section: Section, run: Run | None = None) -> Markup:
+    def body(name: str, section: Section, run: ShownRun | None = None) -> Markup:
         """The template of a section with its values, and its data where these are not the same in another form."""
         values = {**(section.data or {}), **section.values}
         template = environment.from_string(panels[name].template)

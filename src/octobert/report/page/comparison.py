@@ -10,7 +10,7 @@ from octobert.core.environment import PACKAGES
 from octobert.core.measurements import TimedShape, score_named, shapes
 from octobert.core.results import Report
 from octobert.report import summary
-from octobert.report.page.runs import Content, Run, Section
+from octobert.report.page.runs import Content, Section, ShownRun
 from octobert.report.tables import table_of
 
 # Title of a fact on a run → its text. The first few decide whether figures may be compared.
@@ -38,7 +38,7 @@ _FACTS: dict[str, Callable[[Report], str]] = {
 }
 
 
-def section(runs: Sequence[Run]) -> Section:
+def section(runs: Sequence[ShownRun]) -> Section:
     """Tables of all 8-bit models of all runs, a chart of their speedups, and what differs.
 
     Runs of different tasks or rows are in different tables: nothing says which of their models is better or faster.
@@ -46,7 +46,7 @@ def section(runs: Sequence[Run]) -> Section:
     Args:
         runs: two or more.
     """
-    groups: dict[tuple[str, ...], list[Run]] = {}
+    groups: dict[tuple[str, ...], list[ShownRun]] = {}
     for run in runs:
         task = run.report.task
         groups.setdefault((task.name, task.primary or "", _FACTS[_ROWS](run.report)), []).append(
@@ -68,7 +68,7 @@ def section(runs: Sequence[Run]) -> Section:
     return Section(f"{len(runs)} runs side by side", values, data)
 
 
-def _table(runs: Sequence[Run]) -> Content:
+def _table(runs: Sequence[ShownRun]) -> Content:
     """The 8-bit models of runs of one task on the same rows: `table`, its `rows` for the chart, and a `sentence` on them."""
     first, shape = runs[0].report, _common_shape(runs)
     rows = [row for run in runs for row in _rows(run, shape)]
@@ -86,13 +86,13 @@ def _table(runs: Sequence[Run]) -> Content:
     return {"table": table, "rows": rows, "sentence": _sentence(rows) if len(runs) > 1 else ""}
 
 
-def _common_shape(runs: Sequence[Run]) -> TimedShape | None:
+def _common_shape(runs: Sequence[ShownRun]) -> TimedShape | None:
     """The first shape that all runs have timed; None where they have none in common."""
     timed = [shapes(run.report.times) for run in runs]
     return next((shape for shape in timed[0] if all(shape in others for others in timed[1:])), None)
 
 
-def _rows(run: Run, shape: TimedShape | None) -> list[Content]:
+def _rows(run: ShownRun, shape: TimedShape | None) -> list[Content]:
     """One row per 8-bit model of a run."""
     report, rows = run.report, []
     for timing in summary.timings(report):
@@ -147,7 +147,7 @@ def _careful(facts: dict[str, list[str]]) -> str:
     return f"The runs are of {' and of '.join(different)}: compare gains within a run, not scores between runs."
 
 
-def _speedups(run: Run) -> list[list[Any]]:
+def _speedups(run: ShownRun) -> list[list[Any]]:
     """Every measured speedup of a run, for a CSV file."""
     machine = run.report.environment.cpu
     return [

@@ -46,7 +46,7 @@ def facts_of(report: Report) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Run:
+class ShownRun:
     """What is known of a run.
 
     Args:

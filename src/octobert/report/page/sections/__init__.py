@@ -7,7 +7,7 @@ data, `run` and `report`), after its own `<style>`, where it has one, and before
 
 from collections.abc import Callable
 
-from octobert.report.page.runs import Run, Section
+from octobert.report.page.runs import Section, ShownRun
 from octobert.report.page.sections import (
     frontier,
     inside,
@@ -15,7 +15,7 @@ from octobert.report.page.sections import (
     rows,
 )
 
-SECTIONS: dict[str, Callable[[Run], Section | None]] = {
+SECTIONS: dict[str, Callable[[ShownRun], Section | None]] = {
     "verdict": outcome.verdict,
     "frontier": frontier.section,
     "notes": outcome.notes,

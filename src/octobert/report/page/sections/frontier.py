@@ -17,7 +17,7 @@ from octobert.core.measurements import Comparison, in_order
 from octobert.core.results import Report
 from octobert.core.selection import Selection, VariantResult
 from octobert.report import choices, commands, judged, summary
-from octobert.report.page.runs import Content, Run, Section
+from octobert.report.page.runs import Content, Section, ShownRun
 from octobert.report.verdict import Verdict, verdict
 from octobert.report.words import Phrasing, cost_of, loss, words_of, words_of_choice
 
@@ -120,7 +120,7 @@ class Frontier:
         return next((point for point in affordable if self.y.keeps(point.y)), None)
 
 
-def section(run: Run) -> Section | None:
+def section(run: ShownRun) -> Section | None:
     """The chart, where two candidates can be compared."""
     chart = frontier(run.report, verdict(run.report), run.folder)
     if chart is None:

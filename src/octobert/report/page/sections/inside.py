@@ -13,7 +13,7 @@ from octobert.core.family import BERT_PARTS, LAYER_PARTS
 from octobert.core.measurements import first_of
 from octobert.core.plan import OUTPUTS, Decision, Site
 from octobert.core.results import SiteSensitivity
-from octobert.report.page.runs import Content, Run, Section
+from octobert.report.page.runs import Content, Section, ShownRun
 
 Place = tuple[int | None, str]
 # What a cell shows of a state, and how it is called. No state is told by its colour alone.
@@ -37,7 +37,7 @@ class _Cell:
     executed: Executed | None = None
 
 
-def layers(run: Run) -> Section | None:
+def layers(run: ShownRun) -> Section | None:
     """The three maps and their table, for each plan."""
     plans = run.report.plans
     if not plans:
@@ -63,7 +63,7 @@ def layers(run: Run) -> Section | None:
     return Section("Inside the model: layers × parts", values, data)
 
 
-def _target(run: Run, name: str) -> Content:
+def _target(run: ShownRun, name: str) -> Content:
     """The parts of a target's model: plan, sensitivity and profile."""
     execution = first_of(name, run.evidence.executions)
     measured = run.report.sensitivities.get(name)
@@ -160,7 +160,7 @@ def _parts(cells: Sequence[Content]) -> list[str]:
     return [*(part for part in order if part in inside), *dict.fromkeys(rest)]
 
 
-def executed(run: Run) -> Section | None:
+def executed(run: ShownRun) -> Section | None:
     """Products in the file and in integers, fallbacks with their reasons, and types of operators, for each profiled model."""
     executions = run.evidence.executions
     models: list[Content] = [
@@ -185,7 +185,7 @@ def executed(run: Run) -> Section | None:
     return Section(title, {"fallbacks": fell}, {"models": models}) if models else None
 
 
-def ranges(run: Run) -> Section | None:
+def ranges(run: ShownRun) -> Section | None:
     """Histograms and intervals, the activations first that lose most to clipping; and channels before and after."""
     evidence = run.evidence
     if not evidence.activations and not evidence.smoothed:

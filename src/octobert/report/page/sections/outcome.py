@@ -12,7 +12,7 @@ from octobert.core.results import AccuracySearch, Report
 from octobert.core.selection import Selection
 from octobert.report import choices, commands, contents, summary, times
 from octobert.report import verdict as verdicts
-from octobert.report.page.runs import Content, Run, Section
+from octobert.report.page.runs import Content, Section, ShownRun
 from octobert.report.words import criterion, words_of_choice
 
 # Statistics that are marked among the samples.
@@ -25,7 +25,7 @@ _BARS = 40
 _RUNTIMES = ("onnxruntime", "openvino", "torch")
 
 
-def verdict(run: Run) -> Section | None:
+def verdict(run: ShownRun) -> Section | None:
     """The answer, in words, a colour and three figures."""
     report = run.report
     answer = verdicts.verdict(report)
@@ -45,7 +45,7 @@ def verdict(run: Run) -> Section | None:
     return Section("", values)
 
 
-def _command(run: Run, name: str) -> str:
+def _command(run: ShownRun, name: str) -> str:
     """The command for the model to use."""
     if not name:
         return ""
@@ -64,13 +64,13 @@ def _machine(report: Report) -> list[str]:
     return [here.cpu, f"{here.cores} core{'' if here.cores == 1 else 's'}", *features, *versions]
 
 
-def notes(run: Run) -> Section | None:
+def notes(run: ShownRun) -> Section | None:
     """All sentences that do not change what the first screen says."""
     sentences = [*summary.verdicts(run.report), *summary.limitations(run.report)]
     return Section("", {"sentences": sentences}) if sentences else None
 
 
-def quality(run: Run) -> Section | None:
+def quality(run: ShownRun) -> Section | None:
     """The tables of scores, where models were measured."""
     tables = contents.quality_tables(run.report)
     title = f"Quality on {run.report.data.evaluation_rows} evaluation rows"
@@ -78,7 +78,7 @@ def quality(run: Run) -> Section | None:
     return Section(title, {"tables": tables, "stored": stored}) if tables else None
 
 
-def speed(run: Run) -> Section | None:
+def speed(run: ShownRun) -> Section | None:
     """Charts and the table of times, where models were timed."""
     report = run.report
     if not report.timed:
@@ -89,7 +89,7 @@ def speed(run: Run) -> Section | None:
     return Section("Speed", values, {"shapes": _distributions(run), "costs": _costs(run)})
 
 
-def _distributions(run: Run) -> list[Content]:
+def _distributions(run: ShownRun) -> list[Content]:
     """The samples of each model at each shape, with the ends of their axis."""
     shapes = []
     for shape in in_order(run.report.times):
@@ -115,7 +115,7 @@ def _distributions(run: Run) -> list[Content]:
     return shapes
 
 
-def _costs(run: Run) -> Content | None:
+def _costs(run: ShownRun) -> Content | None:
     """Time against tokens, one text at a time: each timed row of the data, and the median of each fixed length; beside them
     the lengths of the rows. None where there are no two lengths."""
     points: list[Content] = []
@@ -144,7 +144,7 @@ def _costs(run: Run) -> Content | None:
     }
 
 
-def _model(run: Run, name: str) -> Content:
+def _model(run: ShownRun, name: str) -> Content:
     """A model in the charts; its number picks the colour."""
     names = [figures.model for figures, _ in run.report.timed]
     return {"name": name, "int8": name in run.report.plans, "number": names.index(name)}
@@ -163,7 +163,7 @@ def _short(ms: float) -> float:
 _MANY = 12
 
 
-def choice(run: Run) -> Section | None:
+def choice(run: ShownRun) -> Section | None:
     """The table of variants, where a model was chosen."""
     choice = run.report.choice
     if choice is None:
@@ -176,7 +176,7 @@ def choice(run: Run) -> Section | None:
     return Section(title, values, open=len(choice.found) <= _MANY)
 
 
-def trials(run: Run) -> Section | None:
+def trials(run: ShownRun) -> Section | None:
     """Trial by trial, and the best so far."""
     searches, choice = run.report.searches, run.report.choice
     charts = [_of_plans(target, search) for target, search in searches.items()]
@@ -251,7 +251,7 @@ TITLES = {
 }
 
 
-def training(run: Run) -> Section | None:
+def training(run: ShownRun) -> Section | None:
     """The sentences, and the curves where the steps are known."""
     sentences = summary.trainings(run.report)
     curves = [curve for curve in run.evidence.curves if curve.steps]
@@ -264,7 +264,7 @@ def training(run: Run) -> Section | None:
     return Section("Training", {"sentences": sentences}, data)
 
 
-def how(run: Run) -> Section | None:
+def how(run: ShownRun) -> Section | None:
     """Sources of everything on the page."""
     recipe = as_yaml(Recipe.model_validate(run.report.recipe))
     return Section("How this was made", {"recipe": recipe})

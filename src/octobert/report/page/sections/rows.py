@@ -7,7 +7,7 @@ from typing import Any
 from octobert.core.evidence import Answer, ChangedRow, ChangedRows, Mark
 from octobert.core.heads import input_of
 from octobert.core.results import Report
-from octobert.report.page.runs import Content, Run, Section
+from octobert.report.page.runs import Content, Section, ShownRun
 
 # What the texts of a row are, by the input of the head; other rows have one text or a pair.
 _SOURCES = {"question": ("question", "context"), "words": ("sentence",)}
@@ -15,7 +15,7 @@ _SOURCES = {"question": ("question", "context"), "words": ("sentence",)}
 _ROW_REM = 14
 
 
-def section(run: Run) -> Section | None:
+def section(run: ShownRun) -> Section | None:
     """The rows that changed; one line where none did, and nothing where that was not looked at."""
     changed = run.evidence.changed
     if not changed:
@@ -58,7 +58,7 @@ def _sentences(changed: ChangedRows, count: int) -> list[str]:
     return sentences
 
 
-def _data(run: Run, changed: list[ChangedRows]) -> Content:
+def _data(run: ShownRun, changed: list[ChangedRows]) -> Content:
     """The rows for the script. A text that many rows have, such as a neighbour, is there once."""
     texts: dict[str, int] = {}
     candidates = [

@@ -1,24 +1,22 @@
-"""What is known of a run before anything runs: the model, the rows, the task, the machine, and what cannot run here."""
+"""A recipe becomes a run: names become the values that they stand for, and what is left open is decided.
+
+This is the only place that looks up what a recipe names. `--dry-run` tells what it decides.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from octobert import targets
 from octobert.config.measuring import Benchmark
-from octobert.config.recipe import Choice, Recipe
+from octobert.config.recipe import Recipe
 from octobert.config.rows import AUTO
 from octobert.core import environment, user_code
-from octobert.core.capability import saturates
 from octobert.core.errors import DataError
-from octobert.core.files import canonical_digest
-from octobert.core.heads import head_of
-from octobert.core.plan import FloatType
 from octobert.core.results import ModelMetadata
-from octobert.core.session import SessionEntries, StaticShape
 from octobert.core.user_code import UserCode
 from octobert.data import readers, sources
 from octobert.data.sampling import Row
@@ -28,13 +26,12 @@ from octobert.models import heads, source
 from octobert.models.sentence_transformers import check_template
 from octobert.models.source import ModelSource, read_metadata
 from octobert.pipeline import preflight, user_model
-from octobert.pipeline.contract import ScoredTask, TaskSpec
-from octobert.quantization import methods
-from octobert.quantization.methods import Method
-from octobert.targets import runtimes
+from octobert.pipeline.contract import TaskSpec
+from octobert.pipeline.run import Run
+from octobert.targets import Target
 from octobert.tasks import (
-    MetricSpecs,
     Table,
+    Task,
     build,
     check_columns,
     files_of,
@@ -48,136 +45,24 @@ from octobert.tasks.embedding import Pairs, text_alone
 QUICK_ROWS, QUICK_ROUNDS, QUICK_SECONDS = 128, 12, 4.0
 
 
-@dataclass(frozen=True)
-class RunFacts:
-    """What the steps of one recipe have in common.
+def resolve(recipe: Recipe, *, tune: bool | None = None) -> Run:
+    """Look up what a recipe names, and decide what it leaves open.
 
     Args:
-        model: the user's.
-        absent: candidate → why it cannot run here.
-        reads: the model, where its tokenizer has tokens that it has no embedding for.
-        kinds: kinds of sites that are observed besides those that the method needs, so that several recipes share one pass.
-    """
-
-    recipe: Recipe
-    model: ModelSource
-    places: sources.Places
-    spec: TaskSpec
-    head: str
-    max_length: int
-    benchmark: Benchmark
-    candidates: tuple[str, ...]
-    absent: dict[str, str]
-    here: environment.Environment
-    preprocess: UserCode | None
-    measures: MetricSpecs
-    reads: ModelSource | None = None
-    kinds: tuple[str, ...] = ()
-
-    @property
-    def scored(self) -> ScoredTask:
-        """The task with the recipe's metrics."""
-        return ScoredTask(**dict(self.spec), measures=self.measures)
-
-    @property
-    def supplement(self) -> bool:
-        """Whether smoothing and ranges are calibrated on octobert's own texts, too."""
-        return self.recipe.data.supplement and self.reads_texts
-
-    @property
-    def axes(self) -> dict[str, int]:
-        """Axes of a graph of any kind that are fixed."""
-        return {} if self.reads_texts else dict(self.recipe.task.options.get("axes", {}))
-
-    @property
-    def reads_texts(self) -> bool:
-        """Whether the model reads texts; a graph of any kind reads feeds."""
-        return head_of(self.head).reads_texts
-
-    @property
-    def integer_targets(self) -> tuple[str, ...]:
-        """Targets that compute in integers alone: one graph is transformed for all."""
-        names = self.recipe.targets
-        return tuple(name for name in names if targets.load(name).capabilities.integer_only)
-
-    @property
-    def machine(self) -> str:
-        """What figures of this machine and its runtimes are keyed by."""
-        return canonical_digest(self.here.model_dump(mode="json"))
-
-    def method(self, target: str) -> Choice:
-        """The method with all decided that depends on the CPU, as the key must."""
-        decided = self._method.decide(
-            saturates=saturates(targets.load(target).capabilities, self.here.features),
-            trained=self.recipe.qat is not None,
-        )
-        return Choice(name=self.recipe.quantize.name, options=decided.model_dump(mode="json"))
-
-    def session(self, target: str) -> SessionEntries:
-        """What the recipe sets for sessions of a target."""
-        return self.recipe.session.get(target, SessionEntries())
-
-    def entries(self, candidate: str) -> SessionEntries:
-        """What sessions of a candidate are opened with: a target's model, or a float baseline, which keeps its precision."""
-        baseline = candidates.float_baselines().get(candidate)
-        if baseline is not None:
-            return baseline.entries(self.recipe.session)
-        return runtimes.entries_in(
-            self.session(candidate),
-            targets.load(candidate).capabilities,
-            self.float_parts(candidate),
-            per_token=self.recipe.quantize.options.get("bits") == 4,
-        )
-
-    @property
-    def simulated(self) -> tuple[str, ...]:
-        """Targets that cannot run here, whose plans are evaluated on the CPU. It has no kernels for bfloat16."""
-        absent = [target for target in self.recipe.targets if target in self.absent]
-        return tuple(target for target in absent if self.float_parts(target) != "bfloat16")
-
-    def float_parts(self, target: str) -> FloatType:
-        """The type of the operators of a target's model that are not quantized."""
-        return self._method.float_type(targets.load(target).capabilities)
-
-    @property
-    def _method(self) -> Method:
-        """The recipe's own."""
-        return methods.PLUGINS.make(self.recipe.quantize)
-
-    def shape(self, target: str) -> StaticShape | None:
-        """The shape that a target's model is made for, and shorter ones, or the largest one; None where it is free."""
-        capabilities = targets.load(target).capabilities
-        if capabilities.shapes == "dynamic":
-            return None
-        if self.recipe.shape is not None and capabilities.shapes == "profiles":
-            # One file takes all lengths up to the largest.
-            return self.recipe.shape.of(self.recipe.shape.sequence)
-        if self.recipe.shape is not None or capabilities.shapes == "either":
-            return self.recipe.shape
-        if capabilities.shapes == "fixed":
-            # A graph of any kind has its own.
-            shorter: Any = "auto" if self.reads_texts else ()
-            return StaticShape(sequence=self.max_length, shorter=shorter)
-        # A profile holds what is timed as well.
-        lengths = (length for length in self.benchmark.sequence if length != "data")
-        batch = max(self.benchmark.batch)
-        return StaticShape(batch=batch, sequence=max(self.max_length, *lengths, 0))
-
-
-def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
-    """What is known before anything runs.
+        tune: rows to search on are needed; None where the recipe says so.
 
     Raises:
-        OctobertError: the model or the data cannot be found, a target is not installed, or a length is beyond the model.
+        OctobertError: the model or the data cannot be found, a target is not installed, or settings do not fit.
     """
-    available = [name for name in recipe.targets if targets.load(name).probe().available]
-    full, recipe = recipe, quick_recipe(recipe, available)
+    named = [targets.load(name) for name in recipe.targets]
+    here = [target for target in named if target.probe().available]
+    asked, recipe = recipe, quick_recipe(recipe, [target.name for target in here])
     model = _model(recipe)
     trains = recipe.finetune is not None or (recipe.qat is not None and recipe.qat.trained is None)
     places = sources.places(
         recipe.data,
         evaluate=recipe.measure,
-        tune=tune,
+        tune=recipe.accuracy is not None if tune is None else tune,
         train=trains,
         prefer=files_of(recipe.task.name),
     )
@@ -186,29 +71,15 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
     task = build(recipe.task.name, recipe.task.options, metadata)
     if recipe.data.corpus == AUTO and not task.searches:
         places = replace(places, corpus=None)
-    longest = _longest(recipe, model, available)
+    longest = _longest(recipe, model, here)
     timed = fit_lengths(recipe.benchmark, longest)
     if not task.reads_texts:
         # Rows run alone, and nothing but rows fits.
         timed = timed.replaced(batch=(1,), sequence=("data",))
     measures = metric_specs(recipe.metric, recipe.postprocess, task)
-    preflight.check(recipe, model, measured(task, measures), places)
-    if recipe.measure:
-        check_lengths(timed, longest)
-    # Runtimes that nobody asks for may not take what else a graph computes.
-    others, every = (
-        each.baselines if task.reads_texts else each.baselines or () for each in (recipe, full)
-    )
-    baselines = candidates.baselines_of(available, others)
-    absent = {
-        baseline.name: baseline.why_not(is_checkpoint=model.is_checkpoint) for baseline in baselines
-    }
-    left_out = {baseline.name for baseline in candidates.baselines_of(available, every)} - set(
-        absent
-    )
-    absent |= dict.fromkeys(sorted(left_out), "left out by quick: true")
-    absent |= {name: targets.load(name).probe().missing for name in recipe.targets}
-    return RunFacts(
+    missing = _missing(recipe, asked, task, model, here)
+    missing |= {target.name: target.probe().missing for target in named}
+    run = Run(
         recipe=recipe,
         model=model,
         places=places,
@@ -216,20 +87,43 @@ def facts_of(recipe: Recipe, *, tune: bool) -> RunFacts:
         head=task.head,
         max_length=task.max_length or model.longest_input,
         benchmark=timed,
-        candidates=tuple(name for name, why in absent.items() if why is None),
-        absent={name: why for name, why in absent.items() if why is not None},
+        candidates=tuple(name for name, why in missing.items() if why is None),
+        absent={name: why for name, why in missing.items() if why is not None},
         here=environment.current(),
         preprocess=_preprocess(recipe),
         measures=measures,
-        reads=model
-        if task.reads_texts and task.tokenizer(model.tokenizer_folder, model.config).unread
-        else None,
     )
+    preflight.check(run, measured(task, measures))
+    if recipe.measure:
+        check_lengths(timed, longest)
+    return run
 
 
-def _longest(recipe: Recipe, model: ModelSource, available: Sequence[str]) -> int:
+def _missing(
+    recipe: Recipe, asked: Recipe, task: Task, model: ModelSource, here: Sequence[Target]
+) -> dict[str, str | None]:
+    """Return the float baselines of a run → why they are not measured, or None.
+
+    Args:
+        asked: the recipe without what `quick: true` leaves out.
+        here: targets that can run on this machine.
+    """
+    measured = [target.name for target in here]
+    # Runtimes that nobody asks for may not take what else a graph computes.
+    some, every = (
+        candidates.baselines_of(
+            measured, each.baselines if task.reads_texts else each.baselines or ()
+        )
+        for each in (recipe, asked)
+    )
+    found = {each.name: each.why_not(is_checkpoint=model.is_checkpoint) for each in some}
+    left_out = sorted({each.name for each in every} - set(found))
+    return found | dict.fromkeys(left_out, "left out by quick: true")
+
+
+def _longest(recipe: Recipe, model: ModelSource, here: Sequence[Target]) -> int:
     """Tokens of the longest row that all models take: those of one shape take no longer one."""
-    shapes = {targets.load(name).capabilities.shapes for name in available}
+    shapes = {target.capabilities.shapes for target in here}
     if recipe.shape is None or not shapes & {"fixed", "either"}:
         return model.longest_input
     return min(model.longest_input, recipe.shape.sequence)
