@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from octobert.core.errors import (
     ModelError,
     StorageError,
     TokenError,
+    TokenWarning,
     did_you_mean,
     reason,
     unreadable,
@@ -67,6 +69,8 @@ VECTORS = "embedding"
 _RUN = b"octobert"
 _BUFFER = 1 << 20
 PART = "{:08}.parquet"
+# Rows that a warning names.
+_NAMED = 10
 # Of files in a folder that Spark, Dask and Arrow leave out: markers, logs, and what is not finished.
 _HIDDEN = (".", "_")
 
@@ -117,7 +121,7 @@ class Embedder:
         return self.model.opened.tokenizer(self.model.task)
 
     def __call__(self, batch: Mapping[str, np.ndarray] | pa.Table) -> pa.Table:
-        """Return rows with the column `embedding`.
+        """Return rows with the column `embedding`, null where the model has no embedding for a token of the text.
 
         Args:
             batch: Columns by name, or a table.
@@ -131,8 +135,11 @@ class Embedder:
         return _with_vectors(table, self.column_of(_values(table, self.column)))
 
     def column_of(self, texts: Iterable[str]) -> pa.Array:
-        """Return the embeddings of texts as a column."""
-        return self._form.column(self.vectors(texts))
+        """Return the embeddings of texts as a column; null where the model has no embedding for a token."""
+        parsed = self.parsed(texts, "", 1)
+        known = [text for text in parsed if not isinstance(text, TokenError)]
+        valid = np.array([not isinstance(text, TokenError) for text in parsed], dtype=bool)
+        return columns.spread(self._form.column(self._vectors(known)), valid)
 
     @property
     def _form(self) -> VectorForm:
@@ -146,35 +153,44 @@ class Embedder:
             texts: Any number, which are in memory at once.
 
         Raises:
-            DataError: A row has no text.
+            DataError: A row has no text, or one with a token that the model has no embedding for.
         """
-        parsed = self.parsed(texts, "", 1)
+        parsed = list[Text]()
+        for text in self.parsed(texts, "", 1):
+            if isinstance(text, TokenError):
+                raise text
+            parsed.append(text)
+        return self._vectors(parsed)
+
+    def _vectors(self, parsed: Sequence[Text]) -> Any:
         # Engines also give blocks without rows, whose vectors have a width too.
         task = self.model.task
         assert isinstance(task, Embedding)
-        encoded = task.encode(self._tokenizer, parsed or self.parsed([""], "", 1))
+        encoded = task.encode(self._tokenizer, parsed or [task.parse("", where="")])
         return task.vectors(Result(self.model.outputs(encoded.flat), encoded))[: len(parsed)]
 
-    def parsed(self, texts: Iterable[str], where: str, first: int) -> list[Text]:
-        """Texts as the model takes them.
+    def parsed(self, texts: Iterable[str], where: str, first: int) -> list[Text | TokenError]:
+        """Texts as the model takes them, and errors of those with a token that it has no embedding for.
 
         Args:
             where: what stands before the number of a row in errors.
             first: number of the first row.
 
         Raises:
-            DataError: A row has no text, or one with a token that the model has no embedding for.
+            DataError: A row has no text.
         """
-        prompt, parse, parsed = self.prompt, self.model.task.parse, list[Text]()
+        prompt, task, parsed = self.prompt, self.model.task, list[Text | TokenError]()
         try:
             for row, text in enumerate(texts, first):
                 given = text if prompt is None else {"text": text, "prompt": prompt}
-                parsed.append(parse(given, where=f"{where}row {row}"))
-                if self._tokenizer.unread:
-                    self.model.task.encode(self._tokenizer, parsed[-1:])
-        except TokenError as error:
-            error.where = f"{where}row {first + len(parsed) - 1}"
-            raise
+                known = task.parse(given, where=f"{where}row {row}")
+                try:
+                    if self._tokenizer.unread:
+                        task.encode(self._tokenizer, [known])
+                    parsed.append(known)
+                except TokenError as error:
+                    error.where = f"{where}row {row}"
+                    parsed.append(error)
         except UnicodeDecodeError as error:
             raise DataError(
                 "the text is not UTF-8",
@@ -234,7 +250,7 @@ def embed(
         )
     files = [file for path in paths for file in _files(path, out)]
     stamps = {file: _stamp(file) for file in files}
-    total, digests = 0, list[str]()
+    total, digests, refused = 0, list[str](), list[TokenError]()
     schemas: list[pa.Schema] = []
     for file in files:
         with _readable(file):
@@ -249,12 +265,23 @@ def embed(
                 where=str(file),
                 fix="write them alike",
             )
-        # Nothing is made of rows of which one cannot be.
+        # Nothing is made of rows of which one cannot be read.
         for first, table in _tables(file, stamps[file], [embedder.column], rows):
-            embedder.parsed(_values(table, embedder.column), f"{file}, ", first)
+            parsed = embedder.parsed(_values(table, embedder.column), f"{file}, ", first)
+            refused += [text for text in parsed if isinstance(text, TokenError)]
             total += len(table)
     if not total:
         raise DataError("there are no rows", where=", ".join(map(str, paths)))
+    if len(refused) == total:
+        raise refused[0]
+    if refused:
+        others = ", ".join(str(error.where) for error in refused[1:_NAMED])
+        warnings.warn(
+            f"{refused[0]} Of {total:,} rows {len(refused):,} get no embedding, but null"
+            + (f"; the next are {others}" if others else ""),
+            TokenWarning,
+            stacklevel=3,
+        )
     run, work = _run(embedder, digests, keep, form, rows), out.with_name(f".{out.name}.octobert")
     with storage_errors(out):
         if os.path.lexists(out):
