@@ -67,8 +67,8 @@ def embed(
         ModelError: The path is neither, or the model does not embed texts.
     """
     from octobert.core.stored_vectors import StoredVectors
-    from octobert.inference.corpus import Embedder
     from octobert.inference.corpus import embed as write
+    from octobert.inference.embedder import Embedder
 
     numbers_of(rows, "rows")
     try:
