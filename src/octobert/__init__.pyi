@@ -55,6 +55,6 @@ from octobert.core.errors import StorageError as StorageError
 from octobert.core.errors import TargetError as TargetError
 from octobert.core.stored_vectors import StoredVectors as StoredVectors
 from octobert.core.version import __version__ as __version__
-from octobert.inference.corpus import Embedder as Embedder
+from octobert.inference.embedder import Embedder as Embedder
 from octobert.report.events import ProgressEvent as ProgressEvent
 from octobert.report.progress import ProgressBar as ProgressBar

@@ -14,7 +14,7 @@ import pytest
 from octobert.core.errors import ModelError
 from octobert.data import tokenizer_limits
 from octobert.data.tokenization import Tokenizer, save_tokenizer, state_length
-from tests.support.checkpoints import make_tokenizer
+from tests.support.checkpoints import make_checkpoint, make_tokenizer
 
 
 def changed(folder: Path, change: Any) -> Path:
@@ -292,6 +292,27 @@ def test_tokens_that_only_the_files_beside_a_tokenizer_have(
     tokenizer["added_tokens"].append(added)
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
     assert number in Tokenizer(tmp_path, 16).encode([("the [X]",)])[0].ids
+
+
+@pytest.mark.parametrize("kind", ["PreTrainedTokenizerFast", "BertTokenizer"])
+@pytest.mark.parametrize("token", ["<new>", "the"])
+@pytest.mark.parametrize("key", ["pad", "mask", "bos", "cls", "sep", "unk"])
+def test_special_tokens_that_only_a_config_names(tmp_path, kind: str, token: str, key: str) -> None:
+    """Texts may have them. transformers makes BERT's frame of them, so that another one than the file's is refused."""
+    from transformers import AutoTokenizer
+
+    folder = make_checkpoint(tmp_path, "bert", "sequence-classification")
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": kind, f"{key}_token": token})
+    )
+    if kind == "BertTokenizer" and key in ("cls", "sep", "unk"):
+        with pytest.raises(ModelError, match=f"contradict each other .got {key}_token: "):
+            Tokenizer(folder)
+        return
+    text = "the of<new>and the"
+    theirs = AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
+    (ours,) = Tokenizer(folder).encode([(text,)])
+    assert [*ours.ids] == theirs
 
 
 def test_packages_state_the_inputs_that_transformers_5_would_leave_out(tmp_path) -> None:

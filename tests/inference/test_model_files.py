@@ -29,12 +29,14 @@ from octobert.core.session import SessionOptions, Setting
 from octobert.data import readers
 from octobert.data.encoded import feeds_of
 from octobert.data.tokenization import Tokenizer
+from octobert.evaluation import worker
 from octobert.graph import operators
 from octobert.graph.passes import npu
 from octobert.inference import package_files
 from octobert.inference.opened import open_model
 from octobert.models.heads import outputs_of
 from octobert.targets.runtimes import openvino as openvino_runtime
+from tests.support.endless import FLOAT, constant, filling, looping
 from tests.support.reports import tuned
 from tests.support.runs import TARGETS, write_pairs
 
@@ -289,6 +291,51 @@ def test_a_file_is_inspected_and_checked(folder) -> None:
     assert found.floating is None
     (lint,) = octobert.check(folder / "qdq.onnx")
     assert (lint.target, lint.products > 0) == ("ort-cpu", True)
+
+
+@pytest.fixture(params=["loops", "grows"])
+def endless(folder, tmp_path, request, monkeypatch) -> tuple[Path, str]:
+    """A file of a graph that has no end, or asks for 64 GiB; and what is said about it."""
+    # Enough to import a runtime on a machine that does something else.
+    monkeypatch.setattr(worker, "_TIMEOUT_S", 10)
+    model = onnx.load(folder / "model.onnx")
+    loops = request.param == "loops"
+    nodes, constants = looping() if loops else filling("ConstantOfShape", 2**34)
+    for node in model.graph.node:
+        node.output[:] = [name.replace("logits", "own") for name in node.output]
+    make, one = onnx.helper.make_node, constant("one.long", np.ones(1, np.int64))
+    first = [
+        make("Cast", ["attention_mask"], ["cast.mask"], to=FLOAT),
+        make("ReduceMax", ["cast.mask"], ["most"], keepdims=0),
+        make("Reshape", ["most", "one.long"], ["speed"]),
+    ]
+    model.graph.node.extend([*first, *nodes, make("Add", ["own", "extra"], ["logits"])])
+    model.graph.initializer.extend([*constants, one])
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copyfile(folder / name, tmp_path / name)
+    onnx.save(model, tmp_path / "model.onnx")
+    said = "does not answer .got 10 s of silence" if loops else "onnxruntime cannot run the model"
+    return tmp_path / "model.onnx", said
+
+
+def test_a_file_without_an_end_is_one_sentence(endless, folder, tmp_path) -> None:
+    path, said = endless
+    uses: list[Callable[[], object]] = [
+        lambda: octobert.load(path, task=TASK),
+        lambda: octobert.evaluate(path, folder / "data", task=TASK),
+        lambda: octobert.evaluate(
+            folder / "model.onnx", folder / "data", task=TASK, reference=path
+        ),
+        lambda: octobert.benchmark(path),
+        lambda: octobert.inspect(path),
+        lambda: octobert.embed(
+            path, tmp_path / "rows.parquet", tmp_path / "out.parquet", task=TASK
+        ),
+    ]
+    # All open it in one way; one that waits is enough.
+    for use in uses[: 1 if "silence" in said else None]:
+        with pytest.raises(TargetError, match=said):
+            use()
 
 
 def test_tuned_settings_lie_beside_the_file_and_are_used(folder, tmp_path) -> None:

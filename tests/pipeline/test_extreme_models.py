@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from octobert import targets
 from octobert.config.loading import parse
@@ -174,6 +175,35 @@ def test_an_extreme_model_is_transformed_or_left_as_it_is(tiny, tmp_path, case) 
     assert facts.parity.largest_difference <= facts.parity.tolerance
     for transform in facts.transforms:
         assert bool(transform.groups) != transform.summary.startswith("none: ")
+
+
+@pytest.mark.parametrize(
+    "case",
+    {
+        "norm": ("encoder.layer.0.output.LayerNorm.weight", lambda a: np.full_like(a, 6e4)),
+        "channel": ("embeddings.LayerNorm.weight", at(3, 6e4)),
+        "bias": ("embeddings.LayerNorm.bias", at(3, 6e4)),
+        "queries": ("encoder.layer.1.attention.self.query.weight", times(1e18)),
+    }.items(),
+    ids=lambda case: case[0],
+)
+def test_padding_is_hidden_from_scores_of_any_size(tiny, tmp_path, case) -> None:
+    part, edit = case[1]
+    model = shutil.copytree(tiny.folder / "model", tmp_path / "model")
+    weights = load_file(model / "model.safetensors")
+    weights[f"bert.{part}"] = edit(weights[f"bert.{part}"])
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+    call = call_of(
+        step_of(tiny.recipe(model=str(model)), "capture"), tmp_path / "capture", tiny.made
+    )
+    call.run()
+    graph = ir.load(call.work / "model.onnx")
+    assert graph.graph.initializers["attention_mask.bound"].const_value.numpy() < -1e37
+    # Where padding is hidden in float16 too, it is in float32 there.
+    rows = outputs_of(call.work / "model.onnx", FEEDS)
+    float16.convert_(graph, "float16", [v.name for n in graph.graph for v in n.outputs])
+    operators.save(graph, tmp_path / "half.onnx")
+    assert relative_error(outputs_of(tmp_path / "half.onnx", FEEDS), rows) < HALF
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import octobert
 from octobert.cli.main import app
 from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
-from octobert.core.errors import TokenError
+from octobert.core.errors import TokenError, TokenWarning
 from octobert.data.tokenization import Tokenizer
 from octobert.inference.opened import open_model
 from octobert.models.source import resolve
@@ -175,17 +176,42 @@ def test_tables_of_files_count_more_than_configs(
     assert bad["error"].startswith("input 2: the text has a token")
 
 
-def test_nothing_is_embedded_of_a_corpus_with_such_a_row(
-    embedding_package: Path, tmp_path: Path
+@pytest.mark.parametrize("form", ["float32", "int8"])
+def test_a_row_of_a_corpus_with_such_a_token_has_no_vector(
+    embedding_package: Path, tmp_path: Path, form: str
 ) -> None:
+    """The others stand where they stood, with the vectors that they have without it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     package = shutil.copytree(embedding_package, tmp_path / "package")
     add_token(package)
-    pq.write_table(pa.table({"text": ["the", f"of {NEW}"]}), tmp_path / "corpus.parquet")
-    with pytest.raises(TokenError, match=r"corpus\.parquet, row 2: the text has a token"):
-        octobert.embed(package, tmp_path / "corpus.parquet", tmp_path / "out.parquet")
-    assert not (tmp_path / "out.parquet").exists()
+    corpus, out = tmp_path / "corpus.parquet", tmp_path / "out.parquet"
+    found = {}
+    for texts in (["the", f"of {NEW}", "and a"], ["the", "and a"], [NEW]):
+        pq.write_table(pa.table({"text": texts}), corpus)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            if texts == [NEW]:
+                with pytest.raises(
+                    TokenError, match=r"corpus\.parquet, row 1: the text has a token"
+                ):
+                    octobert.embed(package, corpus, out, vectors=form)
+                assert not out.exists()
+                continue
+            assert octobert.embed(package, corpus, out, vectors=form) == len(texts)
+        said = [str(each.message) for each in caught if each.category is TokenWarning]
+        assert len(said) == (len(texts) == 3)
+        for message in said:
+            assert "corpus.parquet, row 2: the text has a token" in message
+            assert message.endswith("Of 3 rows 1 get no embedding, but null")
+        found[len(texts)] = pq.read_table(out)["embedding"].to_pylist()
+        out.unlink()
+    assert found[3] == [found[2][0], None, found[2][1]]
+    embedder = octobert.Embedder(package)
     with pytest.raises(TokenError, match="row 2: the text"):
-        octobert.Embedder(package).vectors(["the", f"of {NEW}"])
+        embedder.vectors(["the", f"of {NEW}"])
+    assert embedder({"text": ["the", f"of {NEW}"]})["embedding"].is_null().to_pylist() == [
+        False,
+        True,
+    ]

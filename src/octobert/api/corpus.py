@@ -11,11 +11,11 @@ from octobert.api._arguments import (
     TaskLike,
     names_of,
     numbers_of,
-    optional_path,
     path_of,
     paths_of,
     progress_step,
 )
+from octobert.api.models import opened_model
 from octobert.core.errors import RecipeError
 from octobert.core.frozen import first_problem
 from octobert.report.events import ProgressCallback
@@ -67,9 +67,8 @@ def embed(
         ModelError: The path is neither, or the model does not embed texts.
     """
     from octobert.core.stored_vectors import StoredVectors
-    from octobert.inference.corpus import Embedder
     from octobert.inference.corpus import embed as write
-    from octobert.inference.opened import open_model
+    from octobert.inference.embedder import Embedder
 
     numbers_of(rows, "rows")
     try:
@@ -80,8 +79,7 @@ def embed(
             where="vectors and dimensions",
             got=first_problem(error),
         ) from error
-    folder = optional_path(tokenizer, "tokenizer")
-    model = open_model(path_of(package, "package"), task=task, target=target, tokenizer=folder)
+    model = opened_model(package, "package", task=task, target=target, tokenizer=tokenizer)
     embedder = Embedder(model, column, prompt, {"device": device})
     with progress_step(progress, "embed") as on_progress:
         return write(

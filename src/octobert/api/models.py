@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from octobert.inference.predictor import Predictor
 
 
-def _opened(
+def opened_model(
     model: PathLike,
     name: str,
     *,
@@ -46,16 +46,22 @@ def _opened(
     tokenizer: PathLike | None = None,
     reference: PathLike | None = None,
 ) -> FinishedModel:
-    """A package or a model file; `name` is the name of the argument."""
+    """A package, or a model file that has been tried; `name` is the name of the argument."""
     from octobert.inference.opened import open_model
 
-    return open_model(
+    opened = open_model(
         path_of(model, name),
         task=task,
         target=target,
         tokenizer=optional_path(tokenizer, "tokenizer"),
         reference=optional_path(reference, "reference"),
     )
+    if opened.manifest is None:
+        from octobert.evaluation.latency import try_out
+
+        opened.check_runs()
+        try_out(opened)
+    return opened
 
 
 def load(
@@ -113,7 +119,7 @@ def load(
     numbers_of((streams, threads), "streams, threads", least=0)
     numbers_of(() if static_up_to is None else static_up_to, "static_up_to", least=0)
     return Predictor(
-        _opened(package, "package", task=task, target=target, tokenizer=tokenizer),
+        opened_model(package, "package", task=task, target=target, tokenizer=tokenizer),
         goal=goal_named(goal),
         streams=streams,
         threads=threads,
@@ -192,7 +198,7 @@ def evaluate(
     source = str(path_of(data, "data"))
     numbers_of(() if samples is None else samples, "samples")
     names, texts = names_of(columns, "columns"), names_of(text_column, "text_column")
-    opened = _opened(
+    opened = opened_model(
         package, "package", task=task, target=target, tokenizer=tokenizer, reference=reference
     )
     if texts or label_column is not None:
@@ -353,7 +359,7 @@ def benchmark(
         "tokenizer": tokenizer,
         "reference": reference,
     }
-    models = [_opened(path, "packages", **({} if path.is_dir() else file)) for path in paths]
+    models = [opened_model(path, "packages", **({} if path.is_dir() else file)) for path in paths]
     with progress_step(progress, "benchmark") as on_progress:
         timed = checked(Benchmark, settings, where="benchmark")
         return benchmark_models(
@@ -406,7 +412,7 @@ def tune(
     names = [goal_named(goal) for goal in names_of(goals, "goals")]
     numbers_of(trials, "trials")
     rows = _rows(data, config, revision)
-    opened = _opened(package, "package", task=task, target=target, tokenizer=tokenizer)
+    opened = opened_model(package, "package", task=task, target=target, tokenizer=tokenizer)
     with progress_step(progress, "tune") as on_progress:
         return tune_model(
             opened,
@@ -462,7 +468,7 @@ def inspect(
     numbers_of(batch, "batch")
     numbers_of(() if sequence is None else sequence, "sequence")
     numbers_of(repeats, "repeats", least=3)
-    opened = _opened(model, "model", target=target, reference=reference)
+    opened = opened_model(model, "model", target=target, reference=reference)
     with progress_step(progress, "inspect") as on_progress:
         return inspector.inspect(
             opened,

@@ -35,6 +35,7 @@ from octobert.core.errors import (
     OtherMachineWarning,
     PublishedFileWarning,
     StorageError,
+    TokenWarning,
     did_you_mean,
 )
 from octobert.core.files import file_error
@@ -45,6 +46,7 @@ _WARNINGS = (
     IgnoredFileWarning,
     OtherMachineWarning,
     PublishedFileWarning,
+    TokenWarning,
 )
 _EPILOG = "\n\n".join(
     (

@@ -191,6 +191,10 @@ class PublishedFileWarning(UserWarning):
     """A file in an output directory was edited, kept under another name, or removed. The message says which, and why."""
 
 
+class TokenWarning(UserWarning):
+    """Rows of a corpus get no embedding, because the model has none for a token of theirs. The message names them."""
+
+
 def reason(error: BaseException, line: int | None = None, *, longest: int = 300) -> str:
     """One line of the message of an error that is not octobert's own; the name of its class if it has no message.
 

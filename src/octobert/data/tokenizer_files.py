@@ -49,6 +49,8 @@ _TOKENS = {
     "pad_token": "[PAD]",
     "mask_token": "[MASK]",
 }
+# The keys of all special tokens, in the order in which transformers adds those that `tokenizer.json` does not have.
+_NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 # Options of a class, and their defaults. transformers makes the normalizer by them, and not by
 # tokenizer.json.
 _BERT = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
@@ -101,6 +103,7 @@ def open_tokenizer(folder: Path) -> tuple[Any, bool]:
         has_patterns = tokenizer_limits.check(file, read)
         _check_normalizer(folder, stated, read)
         tokenizer = tokenizers.Tokenizer.from_str(content)
+        _check_framing(folder, stated, read)
         known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
         if missing := sorted(_added_tokens(folder, stated) - known):
             raise ModelError(
@@ -109,6 +112,9 @@ def open_tokenizer(folder: Path) -> tuple[Any, bool]:
                 got=preview(", ".join(missing)),
                 fix="write it again: transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
             )
+        # As transformers does: texts may have them, and padding is one.
+        named = [stated_token(stated.get(f"{key}_token")) for key in _NAMED]
+        tokenizer.add_special_tokens([token for token in named if token and token not in known])
         return tokenizer, has_patterns
     if file.name == VOCABULARY and _is_bert(folder, stated):
         return _wordpiece(file, stated), False
@@ -160,6 +166,22 @@ def _check_normalizer(folder: Path, config: Mapping[str, Any], tokenizer: Any) -
                 got=f"{key}: {json.dumps(options[key])[:60]}{origin}, and the normalizer {written[:200]}",
                 fix=f"copy the model's own, or state {key} there as it is meant, or tokenizer_class: PreTrainedTokenizerFast, "
                 f"which reads {TOKENIZER} alone",
+            )
+
+
+def _check_framing(folder: Path, config: Mapping[str, Any], tokenizer: Any) -> None:
+    """Refuse a `tokenizer.json` that puts other tokens around texts than those by which transformers makes BERT's tokenizer."""
+    if _class_of(folder, config) not in _CLASSES:
+        return
+    written = json.dumps([tokenizer.get("post_processor"), tokenizer["model"].get("unk_token")])
+    for key in _NEEDED:
+        token = stated_token(config.get(key))
+        if token and json.dumps(token) not in written:
+            raise ModelError(
+                f"{TOKENIZER_CONFIG} and {TOKENIZER} contradict each other",
+                where=str(folder / TOKENIZER_CONFIG),
+                got=f"{key}: {preview(token)}, which {TOKENIZER} does not use",
+                fix="copy the model's own, or remove the key, or state tokenizer_class: PreTrainedTokenizerFast",
             )
 
 

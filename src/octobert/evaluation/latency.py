@@ -24,12 +24,15 @@ from octobert.core.estimate import Estimate, geometric_mean, quantile
 from octobert.core.measurements import Footprint, Latency, Load, Speedup, Throughput
 from octobert.core.session import Feeds
 from octobert.data.encoded import Encoded, feeds_of, size_of
-from octobert.evaluation.candidates import Candidate
+from octobert.evaluation.candidates import Candidate, candidate_of, float_of
 from octobert.evaluation.interleaving import interleave
 from octobert.evaluation.worker import OnProgress, working
+from octobert.inference.opened import FinishedModel
 
 # Time limit of a workload.
 SECONDS_PER_SHAPE = 60.0
+# Tokens of the row that a file is tried on.
+_TRIED = 8
 
 
 @dataclass(frozen=True)
@@ -206,6 +209,19 @@ def measure(
             for worker in workers
         ]
     return Timed(tuple(latencies), tuple(footprints), load)
+
+
+def try_out(model: FinishedModel) -> None:
+    """Run a model of unknown origin, and its float model, on one row each, in processes with limits of time and memory.
+
+    Raises:
+        TargetError: one of them does not run there.
+    """
+    rows = random_workload(1, min(_TRIED, model.longest or _TRIED), 1, seed=0).rounds
+    tried = [one for one in (candidate_of(model), float_of(model)) if one is not None]
+    with working(tried, 0, pause_ms=0) as workers:
+        for worker in workers:
+            worker.ask("warm", (rows, 1, 1, math.inf))
 
 
 def speedups(

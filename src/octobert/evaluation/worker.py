@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, NamedTuple
 
-from octobert.core import processes
+from octobert.core import budget, processes
 from octobert.core.environment import peak_memory_bytes
 from octobert.core.errors import OctobertError, TargetError
 from octobert.core.session import AsynchronousSession, Feeds, Session
@@ -186,6 +186,9 @@ def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     candidate, threads, streams, pause_s = pickle.load(requests)
     # Only PyTorch reads it, and models are compared with equal threads.
     os.environ.pop("OMP_NUM_THREADS", None)
+    # Drivers of other devices reserve more addresses than there is memory.
+    if candidate.opener.is_on_cpu and candidate.chosen is None:
+        budget.limit_process()
     try:
         import_runtime(candidate)
         started = time.perf_counter()

@@ -32,9 +32,21 @@ def encoded(column: pa.Array, form: StoredVectors) -> pa.Array:
     if is_sparse(column):
         return column
     if pa.types.is_list(column.type):
-        return pa.ListArray.from_arrays(column.offsets, encoded(column.values, form))
+        values = encoded(column.values, form)
+        return pa.ListArray.from_arrays(column.offsets, values, mask=column.is_null())
     codes = form.encode(numbers(column))
-    return pa.FixedSizeListArray.from_arrays(pa.array(codes.reshape(-1)), codes.shape[1])
+    known = pa.FixedSizeListArray.from_arrays(pa.array(codes.reshape(-1)), codes.shape[1])
+    return spread(known, column.is_valid().to_numpy(zero_copy_only=False))
+
+
+def spread(column: pa.Array, valid: np.ndarray) -> pa.Array:
+    """Return a column with null for the texts that have no vector.
+
+    Args:
+        column: vectors of the others, in order.
+        valid: [texts] whether each has one.
+    """
+    return column.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
 
 
 def check_form(column: pa.Array, form: StoredVectors) -> None:

@@ -14,11 +14,10 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +29,7 @@ from octobert.core.errors import (
     ModelError,
     StorageError,
     TokenError,
-    did_you_mean,
+    TokenWarning,
     reason,
     unreadable,
 )
@@ -48,155 +47,24 @@ from octobert.core.files import (
     sync,
     write_sealed,
 )
-from octobert.core.frozen import lazy
 from octobert.core.lock import locked
 from octobert.core.model_config import READ, TABLE_FILES
 from octobert.core.origin import check_inside, listed
 from octobert.core.plain import parsed_json
 from octobert.core.stored_vectors import NOTED, StoredVectors
 from octobert.core.version import __version__
-from octobert.data.tokenization import Text, Tokenizer
 from octobert.inference import columns
-from octobert.inference.opened import FinishedModel
+from octobert.inference.embedder import VECTORS, Embedder, check_columns, values_of, with_vectors
 from octobert.inference.package_files import files_of
-from octobert.inference.predictor import Predictor
-from octobert.tasks import Embedding, Result, VectorForm
 
-VECTORS = "embedding"
 # Key of a file's metadata: what it was made of.
 _RUN = b"octobert"
 _BUFFER = 1 << 20
 PART = "{:08}.parquet"
+# Rows that a warning names.
+_NAMED = 10
 # Of files in a folder that Spark, Dask and Arrow leave out: markers, logs, and what is not finished.
 _HIDDEN = (".", "_")
-
-
-@dataclass(frozen=True)
-class Embedder:
-    """A model that embeds a column of a table, for `map_batches` of Ray Data and `predict_batch_udf` of Spark.
-
-    It can be pickled. Each process opens the model at its first use. The same texts together always have the same vectors.
-
-    Args:
-        package: A package, `OUT/TARGET`, at a path that all machines see.
-        column: Column with the texts.
-        prompt: Name of the model's prompt that is put before texts, such as passage. Default: the model's.
-        options: Others of `load`: `device`, `streams`, `threads`, `cache`, …
-
-    Example:
-        >>> dataset.map_batches(octobert.Embedder, fn_constructor_args=["out/ort-cpu"])  # doctest: +SKIP
-    """
-
-    package: str | Path | FinishedModel
-    column: str = "text"
-    prompt: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Embedder, (self.package, self.column, self.prompt, self.options)
-
-    @lazy
-    def model(self) -> Predictor:
-        """The model of this process.
-
-        Raises:
-            ModelError: it does not embed texts.
-        """
-        model = Predictor(self.package, goal="throughput", measure=False, **self.options)
-        if not isinstance(model.task, Embedding):
-            raise ModelError(
-                "the model does not embed texts",
-                where=str(model.folder),
-                got=f"a model for {model.opened.facts().name}",
-                fix="octobert.load opens it",
-            )
-        return model
-
-    @lazy
-    def _tokenizer(self) -> Tokenizer:
-        return self.model.opened.tokenizer(self.model.task)
-
-    def __call__(self, batch: Mapping[str, np.ndarray] | pa.Table) -> pa.Table:
-        """Return rows with the column `embedding`.
-
-        Args:
-            batch: Columns by name, or a table.
-
-        Raises:
-            DataError: A row has no text.
-            ColumnError: There is no column of texts, or two, or there is one of vectors already.
-        """
-        table = batch if isinstance(batch, pa.Table) else pa.table(dict(batch))
-        _check([self.column], table.schema, "the batch")
-        return _with_vectors(table, self.column_of(_values(table, self.column)))
-
-    def column_of(self, texts: Iterable[str]) -> pa.Array:
-        """Return the embeddings of texts as a column."""
-        return self._form.column(self.vectors(texts))
-
-    @property
-    def _form(self) -> VectorForm:
-        assert isinstance(self.model.task, Embedding)
-        return self.model.task.form
-
-    def vectors(self, texts: Iterable[str]) -> Any:
-        """Return the embeddings of texts: an array of float32 [texts, width]; sparse ones as a matrix of SciPy.
-
-        Args:
-            texts: Any number, which are in memory at once.
-
-        Raises:
-            DataError: A row has no text.
-        """
-        parsed = self.parsed(texts, "", 1)
-        # Engines also give blocks without rows, whose vectors have a width too.
-        task = self.model.task
-        assert isinstance(task, Embedding)
-        encoded = task.encode(self._tokenizer, parsed or self.parsed([""], "", 1))
-        return task.vectors(Result(self.model.outputs(encoded.flat), encoded))[: len(parsed)]
-
-    def parsed(self, texts: Iterable[str], where: str, first: int) -> list[Text]:
-        """Texts as the model takes them.
-
-        Args:
-            where: what stands before the number of a row in errors.
-            first: number of the first row.
-
-        Raises:
-            DataError: A row has no text, or one with a token that the model has no embedding for.
-        """
-        prompt, parse, parsed = self.prompt, self.model.task.parse, list[Text]()
-        try:
-            for row, text in enumerate(texts, first):
-                given = text if prompt is None else {"text": text, "prompt": prompt}
-                parsed.append(parse(given, where=f"{where}row {row}"))
-                if self._tokenizer.unread:
-                    self.model.task.encode(self._tokenizer, parsed[-1:])
-        except TokenError as error:
-            error.where = f"{where}row {first + len(parsed) - 1}"
-            raise
-        except UnicodeDecodeError as error:
-            raise DataError(
-                "the text is not UTF-8",
-                where=f"{where}row {first + len(parsed)}",
-                got=str(error),
-                fix="write the column again from decoded texts",
-            ) from error
-        return parsed
-
-
-def _values(table: pa.Table, column: str) -> Iterator[Any]:
-    """The values of a column, one by one, so that whoever reads them knows at which a text cannot be decoded."""
-    return (value.as_py() for value in table[column])
-
-
-def _with_vectors(table: pa.Table, column: pa.Array) -> pa.Table:
-    """Return rows with the column of their vectors."""
-    if VECTORS in table.column_names:
-        raise ColumnError(
-            f'there is a column "{VECTORS}" already', fix="rename it, or do not keep it"
-        )
-    return table.append_column(VECTORS, column)
 
 
 def embed(
@@ -234,13 +102,13 @@ def embed(
         )
     files = [file for path in paths for file in _files(path, out)]
     stamps = {file: _stamp(file) for file in files}
-    total, digests = 0, list[str]()
+    total, digests, refused = 0, list[str](), list[TokenError]()
     schemas: list[pa.Schema] = []
     for file in files:
         with _readable(file):
             schema = pq.ParquetFile(file).schema_arrow
             keep = tuple(dict.fromkeys(keep or schema.names))
-            _check((*keep, embedder.column), schema, str(file))
+            check_columns((*keep, embedder.column), schema, str(file))
             digests.append(file_digest(file))
         schemas.append(pa.schema([schema.field(name) for name in keep]))
         if schemas[-1] != schemas[0]:
@@ -249,12 +117,23 @@ def embed(
                 where=str(file),
                 fix="write them alike",
             )
-        # Nothing is made of rows of which one cannot be.
+        # Nothing is made of rows of which one cannot be read.
         for first, table in _tables(file, stamps[file], [embedder.column], rows):
-            embedder.parsed(_values(table, embedder.column), f"{file}, ", first)
+            parsed = embedder.parsed(values_of(table, embedder.column), f"{file}, ", first)
+            refused += [text for text in parsed if isinstance(text, TokenError)]
             total += len(table)
     if not total:
         raise DataError("there are no rows", where=", ".join(map(str, paths)))
+    if len(refused) == total:
+        raise refused[0]
+    if refused:
+        others = ", ".join(str(error.where) for error in refused[1:_NAMED])
+        warnings.warn(
+            f"{refused[0]} Of {total:,} rows {len(refused):,} get no embedding, but null"
+            + (f"; the next are {others}" if others else ""),
+            TokenWarning,
+            stacklevel=3,
+        )
     run, work = _run(embedder, digests, keep, form, rows), out.with_name(f".{out.name}.octobert")
     with storage_errors(out):
         if os.path.lexists(out):
@@ -264,7 +143,7 @@ def embed(
         else:
             # As above. What is refused leaves no folder.
             column = embedder.column_of([""])
-            _with_vectors(schemas[0].empty_table(), column[:0])
+            with_vectors(schemas[0].empty_table(), column[:0])
             columns.check_form(column, form)
             with locked(work):
                 began, whole = work / "run.json", work / "whole"
@@ -316,8 +195,8 @@ def _make_parts(
         else:
             remove(seal)
             remove(part)
-            column = embedder.column_of(_values(table, embedder.column))
-            _write(part, iter([_with_vectors(table.select(keep), column)]), {})
+            column = embedder.column_of(values_of(table, embedder.column))
+            _write(part, iter([with_vectors(table.select(keep), column)]), {})
             digest = file_digest(part)
             write_sealed(seal, json.dumps([*place, digest]).encode())
         # The intervals of all vectors are those of their least and greatest numbers.
@@ -349,7 +228,7 @@ def _stored(part: Path, digest: str | None, form: StoredVectors) -> pa.Table:
         )
     table = pq.ParquetFile(part).read()
     (column,) = table[VECTORS].chunks
-    return _with_vectors(table.drop_columns(VECTORS), columns.encoded(column, form))
+    return with_vectors(table.drop_columns(VECTORS), columns.encoded(column, form))
 
 
 def _tables(
@@ -467,21 +346,6 @@ def _files(path: Path, out: Path) -> list[Path]:
     if not found:
         raise DataError("there is no Parquet file", where=str(path), fix="check the path")
     return found
-
-
-def _check(names: Iterable[str], schema: pa.Schema, where: str) -> None:
-    """Make sure that a table has one column of each name.
-
-    Raises:
-        ColumnError: it has none, or several.
-    """
-    for name in names:
-        if (count := schema.names.count(name)) != 1:
-            raise ColumnError(
-                f'{count or "there is no"} column{"s have the name" if count else ""} "{name}"',
-                where=where,
-                fix="rename all but one" if count else did_you_mean(name, schema.names),
-            )
 
 
 @contextmanager

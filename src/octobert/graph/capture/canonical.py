@@ -37,6 +37,9 @@ OPSET = 18
 # Added to the scores of padding. Scores of trained encoders stay within a few hundred, and exp() of a float32 is zero below
 # -104, so this hides padding completely; it fits float16, and a row that is all padding stays finite.
 MASK_VALUE = -1.0e4
+# Where scores are as large as that, such as behind a norm with a weight of 60,000. Beside it no score of float32 overflows.
+_LOWER = -1.0e38
+_BOUND = "attention_mask.bound"
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
@@ -144,9 +147,18 @@ def _bound_(graph: ir.Graph, nodes: list[ir.Node]) -> None:
                 and array.min() < MASK_VALUE
             ):
                 bounded = np.maximum(array, np.float32(MASK_VALUE))
-                node.replace_input_with(
-                    index, operators.shared_initializer(graph, "attention_mask.bound", bounded)
-                )
+                node.replace_input_with(index, operators.shared_initializer(graph, _BOUND, bounded))
+
+
+def lower_masks_(graph: ir.Graph) -> bool:
+    """Lower masks from `MASK_VALUE` below all scores, in place, and return whether there are any that were not lowered yet."""
+    lowered = False
+    for name, value in graph.initializers.items():
+        array = operators.constant_of(value) if name.startswith(_BOUND) else np.zeros(0)
+        if MASK_VALUE in array:
+            bounds = np.where(array == MASK_VALUE, np.float32(_LOWER), array)
+            value.const_value, lowered = ir.tensor(bounds, name=name), True
+    return lowered
 
 
 def padding(chain: operators.Chain, mask: ir.Value, name: str) -> ir.Value:

@@ -14,9 +14,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
-from octobert.core.errors import ModelError, did_you_mean
+from octobert.core.errors import ModelError, ParityError, did_you_mean
 from octobert.core.family import GRAPH, EncoderFamily
 from octobert.core.heads import head_of
 from octobert.core.model_config import Pooling
@@ -31,6 +32,7 @@ from octobert.models.heads import outputs_of
 from octobert.models.pooling import answers, pooler_of
 from octobert.models.source import ModelSource
 
+_FILE = "the original ONNX file"
 # Operators that take time, besides linear layers.
 _HEAVY = ("LSTM", "GRU", "RNN", "Conv", "ConvTranspose", "Einsum", "Gemm", "Loop", "Scan", "If")
 
@@ -88,11 +90,11 @@ def capture(
         against = "PyTorch"
         reference = [[*answers(original, batch, chosen, pooler).values()] for batch in feeds]
     else:
-        against = "the original ONNX file"
+        against = _FILE
         reference = parity.onnx_outputs(original, feeds)
     # It is as large as the graph that is run next.
     del original
-    compared = parity.compare(model, feeds, reference, against)
+    compared = _compared(model, feeds, reference, against)
     return Captured(model, family, sizes, compared, pooler.pooling if pooler and pools else None)
 
 
@@ -144,7 +146,7 @@ def capture_graph(
             value.shape = ir.Shape([None] * array.ndim)
         if value.type is None:
             value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
-    found_parity = parity.compare(model, feeds, reference, "the original ONNX file", padded=False)
+    found_parity = _compared(model, feeds, reference, _FILE, padded=False)
     probs = layers[0].attention.softmax.outputs[0]
     shape = parity.onnx_outputs(model, feeds[:1], values=[probs])[0][0].shape
     sizes = Sizes(
@@ -250,8 +252,29 @@ def canonical_of(path: Path, family: EncoderFamily) -> ir.Model:
     canonicalize_(model, family)
     feeds = parity.sample_batches(model)
     reference = parity.onnx_outputs(original, feeds)
-    parity.compare(model, feeds, reference, "the original ONNX file")
+    _compared(model, feeds, reference, _FILE)
     return model
+
+
+def _compared(
+    model: ir.Model,
+    feeds: parity.Batches,
+    reference: list[list[np.ndarray]],
+    against: str,
+    *,
+    padded: bool = True,
+) -> Parity:
+    """Compare a canonical graph with its source; where they are apart, lower its masks first, in place: padding may show.
+
+    Raises:
+        ParityError: the graph and its source compute different outputs.
+    """
+    try:
+        return parity.compare(model, feeds, reference, against, padded=padded)
+    except ParityError:
+        if not canonical.lower_masks_(model.graph):
+            raise
+        return parity.compare(model, feeds, reference, against, padded=padded)
 
 
 def export(torch_model: Any, head: str) -> ir.Model:
