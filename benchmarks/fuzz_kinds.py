@@ -300,7 +300,7 @@ def read_rows(name: str, task: str, folder: Path) -> None:
     from octobert.data import readers, sampling
 
     where, rows = readers.read(str(folder / name), hub=None, revision=None, columns=())
-    built = tasks.build(task, {}, ModelMetadata(labels=LABELS[task]))
+    built = tasks.load(task).build(ModelMetadata(labels=LABELS[task]))
     inputs = built.inputs(rows, where=where)
     gold = built.gold(rows, where=where)
     json.dumps([inputs, gold])

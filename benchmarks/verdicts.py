@@ -29,7 +29,8 @@ from octobert.core.measurements import Latency
 from octobert.core.results import ModelMetadata, Report
 from octobert.evaluation import statistics
 from octobert.report.judged import figure_of
-from octobert.tasks import Task, build
+from octobert.tasks import Task, load
+from octobert.tasks.embedding import EmbeddingOptions
 from octobert.tasks.token_classification import EXPECTED, PREDICTED, RIGHT
 
 Generator = np.random.Generator
@@ -139,10 +140,10 @@ def scores(rare: float, noise: float) -> Callable[[int, Generator], Pair]:
 
 def cases() -> list[Case]:
     """All metrics, with rare and with frequent changes."""
-    two = build("text-classification", {}, ModelMetadata(labels=("no", "yes")))
-    tags = build("token-classification", {}, ModelMetadata(labels=("O", "B-X", "I-X")))
-    answers = build("squad", {})
-    search = build("embedding", {"query": "query", "document": "document"})
+    two = load("text-classification").build(ModelMetadata(labels=("no", "yes")))
+    tags = load("token-classification").build(ModelMetadata(labels=("O", "B-X", "I-X")))
+    answers = load("squad").build()
+    search = EmbeddingOptions(query="query", document="document").build()
     return [
         Case("accuracy, only losses", two, "accuracy", classes(0.5, 0.85, 0.02, 0.0)),
         Case("accuracy, losses and gains", two, "accuracy", classes(0.5, 0.85, 0.04, 0.02)),
@@ -154,8 +155,12 @@ def cases() -> list[Case]:
         Case("F1 of entities", tags, "f1", entities),
         Case("F1 of answers", answers, "f1", questions),
         Case("MRR@10", search, "mrr@10", ranks),
-        Case("Spearman, noise in all rows", build("embedding", {}), "spearman", scores(0.0, 0.25)),
-        Case("Spearman, few rows spoiled", build("embedding", {}), "spearman", scores(0.02, 0.02)),
+        Case(
+            "Spearman, noise in all rows", load("embedding").build(), "spearman", scores(0.0, 0.25)
+        ),
+        Case(
+            "Spearman, few rows spoiled", load("embedding").build(), "spearman", scores(0.02, 0.02)
+        ),
     ]
 
 
@@ -209,7 +214,7 @@ def errors_table(names: Sequence[str], rows: Sequence[int], samples: int) -> Non
 
 def words_table(rows: Sequence[int], samples: int) -> None:
     """Print the second table."""
-    two = build("text-classification", {}, ModelMetadata(labels=("no", "yes")))
+    two = load("text-classification").build(ModelMetadata(labels=("no", "yes")))
     print(
         f"\n| ship / not clear / no, % of {samples}; limit: 1 point | {' | '.join(f'{n:,} rows' for n in rows)} |"
     )

@@ -184,7 +184,7 @@ def plugins_page() -> str:
         for name in plugins.names(family):
             module = plugins.load(family, name)
             parts += ["", f"### `{name}`", "", summary(module.__doc__ or "")]
-            options = None if family == "placements" else plugins.options_of(family, name)
+            options = None if family == "placements" else type(plugins.values_of(family).load(name))
             schema = options.model_json_schema() if options else {}
             if schema.get("properties"):
                 parts += ["", *table(schema, schema.get("$defs", {}), descriptions(options))]

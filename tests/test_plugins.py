@@ -25,56 +25,8 @@ from tests.support.checkpoints import make_checkpoint
 from tests.support.packages import EXTRA, install_extra
 from tests.support.runs import write_pairs
 
-# Families whose plugins are values of classes, which mypy checks; those of the others are modules.
-VALUES = {family: values for family in plugins.FAMILIES if (values := plugins.values_of(family))}
 ALL = [(family, name) for family in plugins.FAMILIES for name in plugins.names(family)]
-MODULES = [(family, name) for family, name in ALL if family not in VALUES]
 RUNTIMES = ("torch", "transformers", "onnxruntime", "openvino", "datasets", "sklearn", "scipy")
-
-
-def protocol_of(family: str) -> type:
-    """The Protocol that a family's package defines for its plugins."""
-    package = importlib.import_module(plugins.PACKAGES[family])
-    own = [
-        value
-        for value in vars(package).values()
-        if inspect.isclass(value) and value.__module__ == package.__name__
-    ]
-    (protocol,) = (value for value in own if getattr(value, "_is_protocol", False))
-    return protocol
-
-
-def breaches(module: ModuleType, protocol: type) -> list[str]:
-    """How a module differs from a Protocol."""
-    wrong = [] if module.__doc__ else ["the module has no docstring"]
-    declared = {**inspect.get_annotations(protocol), **vars(protocol)}
-    for name, member in declared.items():
-        if name.startswith("_"):
-            continue
-        if not hasattr(module, name):
-            wrong.append(f"{name} is missing")
-        elif inspect.isfunction(member):
-            wrong += wrong_parameters(name, getattr(module, name), member)
-    if "Options" in declared:
-        wrong += wrong_options(module.Options)
-    return wrong
-
-
-def wrong_parameters(name: str, function: Any, declared: Any) -> list[str]:
-    if not callable(function):
-        return [f"{name} is not a function"]
-    expected = [(p.name, p.kind) for p in list(inspect.signature(declared).parameters.values())[1:]]
-    parameters = [(p.name, p.kind) for p in inspect.signature(function).parameters.values()]
-    extra = [
-        p.name
-        for p in list(inspect.signature(function).parameters.values())[len(expected) :]
-        if p.default is p.empty
-    ]
-    return (
-        []
-        if parameters[: len(expected)] == expected and not extra
-        else [f"{name} takes {parameters}, not {expected}"]
-    )
 
 
 def wrong_options(options: Any) -> list[str]:
@@ -94,13 +46,13 @@ def wrong_options(options: Any) -> list[str]:
     return wrong if options.__doc__ else [*wrong, "Options has no docstring"]
 
 
-@pytest.mark.parametrize(("family", "name"), [each for each in ALL if each not in MODULES])
+@pytest.mark.parametrize(("family", "name"), ALL)
 def test_every_value_is_described_and_its_options_have_defaults(family: str, name: str) -> None:
-    module, value = plugins.load(family, name), VALUES[family].load(name)
+    module, value = plugins.load(family, name), plugins.values_of(family).load(name)
     assert module.__doc__
     if type(value).__module__ == module.__name__:
         assert wrong_options(type(value)) == []
-        assert VALUES[family].make(Choice(name=name)) == value
+        assert plugins.values_of(family).make(Choice(name=name)) == value
 
 
 @pytest.mark.parametrize(
@@ -127,12 +79,7 @@ def test_a_file_without_one_plugin_of_its_family_is_refused(
     module = ModuleType("mine")
     exec(content, vars(module))
     with pytest.raises(RecipeError, match=f"mine has {said}, not one"):
-        VALUES[family].value_in(module)
-
-
-@pytest.mark.parametrize(("family", "name"), MODULES)
-def test_every_plugin_has_what_its_protocol_declares(family: str, name: str) -> None:
-    assert breaches(plugins.load(family, name), protocol_of(family)) == []
+        plugins.values_of(family).value_in(module)
 
 
 @pytest.mark.parametrize("family", plugins.FAMILIES)
@@ -156,15 +103,6 @@ for family in plugins.FAMILIES:
         assert not imported, (family, name, imported)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_a_plugin_without_its_parts_is_noticed() -> None:
-    module = ModuleType("broken", "A task.")
-    module.Options, module.build = dict, lambda task: None  # type: ignore[attr-defined]
-    wrong = breaches(module, protocol_of("tasks"))
-    assert "Options is not a FrozenModel" in wrong
-    assert any(sentence.startswith("build takes [('task'") for sentence in wrong)
-    assert any(sentence.endswith(" is missing") for sentence in wrong)
 
 
 # --- plugins of another package
@@ -264,16 +202,6 @@ def test_the_correction_of_another_package_is_in_the_written_model(
     weights = load_file(extra / "checkpoint" / "model.safetensors")
     written = graph.initializers[bias].const_value.numpy()
     np.testing.assert_allclose(written, weights[f"ernie.{bias}"] + 0.002, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("group", "name"), [item for item in EXTRA.items() if item[0] not in ("commands", *VALUES)]
-)
-def test_every_extra_plugin_is_a_file_that_keeps_its_contract(
-    extra: Path, monkeypatch, group: str, name: str
-) -> None:
-    monkeypatch.syspath_prepend(str(extra / "site"))
-    assert breaches(importlib.import_module(name.replace("-", "_")), protocol_of(group)) == []
 
 
 def test_a_command_of_another_package_is_in_the_help_and_runs(extra: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from octobert.report.page import page
+from octobert.report.page import ShownRun, page
 from tests.support.chromium import chromium
 from tests.support.reports import rich_run
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from octobert.core.evidence import Answer, ChangedRow, ChangedRows, Evidence, Mark
+from octobert.report.page import ShownRun
 from tests.support.reports import rich_run
 
 CONTEXT = "👩‍👩‍👧 Ada e\u0301crivait 東京 <img src=x onerror=alert(1)> 🏳️‍🌈 fin"

@@ -9,8 +9,9 @@ from octobert.core.errors import DataError
 from octobert.core.stored_vectors import StoredVectors
 from octobert.data.tokenization import EncodedTexts
 from octobert.evaluation.stored import stored_scores
-from octobert.tasks import Result, build
+from octobert.tasks import Result
 from octobert.tasks._vectors import similarities
+from tests.support.tasks import build
 
 
 def vectors(count: int, size: int = 24, seed: int = 0) -> np.ndarray:

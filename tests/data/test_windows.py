@@ -7,12 +7,12 @@ import pytest
 from pydantic import ValidationError
 
 from octobert.config.loading import parse
-from octobert.core import plugins
 from octobert.core.errors import DataError, RecipeError
 from octobert.data.tokenization import Tokenizer
 from octobert.data.windows import NOWHERE, StepOptions, Window, step_within, stepped, windows
 from octobert.tasks import Result
 from tests.support.checkpoints import make_byte_level_tokenizer, make_tokenizer
+from tests.support.tasks import build
 
 QUESTION = "who is 42, and from the one they had?"
 CONTEXT = (
@@ -41,8 +41,7 @@ def cut(
 
 
 def task(**options: object):
-    module = plugins.load("tasks", "question-answering")
-    return module.build(module.Options(**options))
+    return build("question-answering", options)
 
 
 def test_the_special_tokens_are_read_off_the_tokenizer(tokenizer_folder, tokenizer) -> None:

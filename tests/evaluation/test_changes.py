@@ -17,7 +17,8 @@ from octobert.data.tokenization import EncodedTexts
 from octobert.data.windows import NOWHERE, Window
 from octobert.evaluation import scoring
 from octobert.evaluation.scoring import changed_rows, sentence
-from octobert.tasks import Result, Task, build, measured, metric_specs
+from octobert.tasks import Result, Task, measured, metric_specs
+from tests.support.tasks import build
 
 NAMES = ("equivalent", "different")
 HOSTILE = (

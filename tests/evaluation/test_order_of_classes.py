@@ -10,8 +10,9 @@ from octobert.data.tokenization import EncodedTexts
 from octobert.evaluation import scoring
 from octobert.evaluation.statistics import ORDER_ERROR, reordered
 from octobert.report import summary
-from octobert.tasks import Result, build
+from octobert.tasks import Result
 from octobert.tasks._rows import Table
+from tests.support.tasks import build
 
 NLI = ("contradiction", "entailment", "neutral")
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import octobert
-from octobert import tasks
 from octobert.config.loading import parse
 from octobert.core.errors import OctobertError
 from octobert.data.encoded import size_of
@@ -26,6 +25,7 @@ from octobert.pipeline.executors import inline
 from tests.properties.outcomes import sentence_of
 from tests.support import any_graphs
 from tests.support.runs import made_once
+from tests.support.tasks import build
 
 TARGETS = ("ort-cpu", "openvino-cpu")
 (FEED,) = any_graphs.feeds_of("spans", 1, seed=5)
@@ -147,7 +147,7 @@ def test_a_number_is_no_size(
 @given(st.dictionaries(NAMES, ARRAYS, min_size=1, max_size=3))
 def test_the_size_of_a_feed_follows_from_shapes(changed: dict[str, np.ndarray]) -> None:
     """Other numbers of the same shapes have the same length, and it is at most the number of elements."""
-    task = tasks.build("graph", {})
+    task = build("graph", {})
     made = []
 
     def encoded(feed: dict[str, np.ndarray]) -> None:

@@ -10,18 +10,17 @@ import pytest
 
 import octobert
 from octobert.config.rows import Data
-from octobert.core import plugins
 from octobert.core.errors import DataError
 from octobert.core.results import ModelMetadata
 from octobert.data import readers
 from octobert.data.sources import places
+from tests.support import tasks
 
 TWO, THREE = ("negative", "positive"), ("a", "b", "c")
 
 
 def build(name: str, of_model: tuple[str, ...] = TWO, /, **options: object):
-    module = plugins.load("tasks", name)
-    return module.build(module.Options(**options), ModelMetadata(labels=of_model))
+    return tasks.build(name, options, ModelMetadata(labels=of_model))
 
 
 def gold(task, *cells: object, column: str = "label") -> list[object]:
@@ -106,16 +105,14 @@ def test_all_bad_rows_are_said_at_once(golden, kind) -> None:
 
 
 def test_all_bad_questions_and_sentences(golden) -> None:
-    tags = plugins.load("tasks", "token-classification")
-    task = tags.build(tags.Options(), ModelMetadata(labels=("O", "B-X", "I-X")))
+    task = build("token-classification", ("O", "B-X", "I-X"))
     rows = [{"tokens": ["a", "b"], "tags": tags} for tags in (["O"], ["O", "O"], ["O", "B-X", "O"])]
     with golden.raises(DataError):
         task.gold(rows, where="a.conll")
-    squad = plugins.load("tasks", "squad")
     answers = [{"text": ["red"], "answer_start": [start]} for start in (0, 4, 9)]
     asked = [{"question": "?", "context": "the red one", "answers": a} for a in answers]
     with golden.raises(DataError):
-        squad.build(squad.Options()).gold(asked, where="a.json")
+        build("squad").gold(asked, where="a.json")
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,13 @@ from octobert.tasks.late_interaction import TokenVectors
 from octobert.tasks.sparse_embedding import SparseRow
 from octobert.tasks.zero_shot_classification import Hypothesis
 from tests.support.sparse import ENCODER, TABLE, routed
+from tests.support.tasks import build
 
 IDS = np.array([2, 5, 3])
 
 
 def test_a_table_of_queries_that_is_gone(tokenizer_folder: Path) -> None:
-    task = tasks.build("sparse-embedding", {}, ModelMetadata(query_table=True))
+    task = build("sparse-embedding", {}, ModelMetadata(query_table=True))
     encoded = task.encode(Tokenizer(tokenizer_folder), [("the", "query")])
     with pytest.raises(ModelError, match="the table that makes queries is missing; copy the model"):
         task.answer(Result({VECTOR: np.zeros((0,))}, encoded), 0, None)

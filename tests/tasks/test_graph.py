@@ -13,7 +13,6 @@ import onnxruntime as ort
 import pytest
 
 import octobert
-from octobert import tasks
 from octobert.config.loading import parse
 from octobert.core.errors import DataError, ModelError, OctobertError, RecipeError
 from octobert.core.results import Report
@@ -28,6 +27,7 @@ from octobert.tasks import Result
 from tests.support import any_graphs
 from tests.support.graphs import plain_session
 from tests.support.runs import made_once
+from tests.support.tasks import build
 
 SHAPES = {"tokens": 20, "words": 6, "spans": 8}
 # Sums of float32 in another order.
@@ -142,7 +142,7 @@ def test_every_output_is_compared_with_float(made, kind: str) -> None:
     stored = next((root / "out/.octobert/store").glob("data-*/evaluation.json"))
     rows = json.loads(stored.read_text())["inputs"]
     assert len(rows) == report.data.evaluation_rows == 30
-    task = tasks.build("graph", {})
+    task = build("graph", {})
     feeds = [feeds_of([row], 0) for row in task.encode(NoTokenizer(), rows).flat]
     ours, floats = (
         [outputs(path, feed) for feed in feeds]
@@ -368,7 +368,7 @@ def test_a_graph_without_an_encoder_layer(tmp_path: Path) -> None:
 
 
 def test_outputs_whose_shapes_differ_from_float() -> None:
-    task = tasks.build("graph", {})
+    task = build("graph", {})
     encoded = task.encode(NoTokenizer(), [task.parse({"x": [1.0]}, where="")])
     ours, reference = (
         Result(encoded.flat[0].kept({"y": np.ones(shape, np.float32)}), encoded)
@@ -383,7 +383,7 @@ def test_outputs_whose_shapes_differ_from_float() -> None:
 
 @pytest.mark.parametrize("cell", ["a", None, [[1], [1, 2]], {"a": 1}])
 def test_cells_that_are_no_arrays(cell: object) -> None:
-    task = tasks.build("graph", {})
+    task = build("graph", {})
     with pytest.raises(
         DataError, match=r'rows.jsonl, row 1, "x": the cell is not an array of numbers'
     ):

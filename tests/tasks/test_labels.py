@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import yaml
 
-from octobert import tasks
 from octobert.core.errors import DataError
 from octobert.core.results import ModelMetadata
 from octobert.data import readers
@@ -19,6 +18,7 @@ from octobert.data.tokenization import EncodedTexts
 from octobert.evaluation import scoring
 from octobert.models.source import read_metadata, resolve
 from octobert.tasks import Result
+from tests.support.tasks import build
 
 TWO, FIVE = ("LABEL_0", "LABEL_1"), tuple(f"LABEL_{index}" for index in range(5))
 
@@ -26,7 +26,7 @@ TWO, FIVE = ("LABEL_0", "LABEL_1"), tuple(f"LABEL_{index}" for index in range(5)
 def task(
     of_model: tuple[str, ...] = TWO, name: str = "text-classification", **options: object
 ) -> Any:
-    return tasks.build(name, options, ModelMetadata(labels=of_model))
+    return build(name, options, ModelMetadata(labels=of_model))
 
 
 def gold(one: Any, *cells: object, column: str = "label") -> list[object]:

@@ -36,7 +36,7 @@ INPUTS: dict[str, tuple[Any, str]] = {
 
 def whole_numbers(name: str) -> list[str]:
     """The options of a task that are whole numbers."""
-    fields = tasks.load(name).Options.model_json_schema()["properties"]
+    fields = type(tasks.load(name)).model_json_schema()["properties"]
     kinds = {key: [field, *field.get("anyOf", ())] for key, field in fields.items()}
     return [
         key for key, parts in kinds.items() if any(part.get("type") == "integer" for part in parts)

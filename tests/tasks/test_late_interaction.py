@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import octobert
-from octobert import tasks
 from octobert.core.errors import DataError, ModelError, OctobertError
 from octobert.core.session import SessionOptions
 from octobert.data.encoded import feeds_of
@@ -26,6 +25,7 @@ from tests.support import late_interaction as late
 from tests.support.pooling import write_modules
 from tests.support.retrieval import OPTIONS, recipe_of, rows_in
 from tests.support.runs import FAST
+from tests.support.tasks import build
 
 # Sums of float32 in another order.
 SAME_FLOAT = 1e-5
@@ -35,7 +35,7 @@ TEXTS = ("the of, and a.", "it was his", "he had the and of a to in is you that 
 def opened(folder: Path, **options: object):
     """(task, tokenizer) of a folder."""
     source = resolve(folder)
-    task = tasks.build("late-interaction", OPTIONS | options, read_metadata(source))
+    task = build("late-interaction", OPTIONS | options, read_metadata(source))
     return task, Tokenizer(source.tokenizer_folder, task.max_length)
 
 

@@ -9,7 +9,6 @@ import pytest
 from pydantic import ValidationError
 
 import octobert
-from octobert import tasks
 from octobert.config.recipe import Choice
 from octobert.core import budget, environment
 from octobert.core.errors import DataError, ModelError
@@ -25,6 +24,7 @@ from octobert.pipeline.executors import inline
 from octobert.tasks import Result
 from tests.support.retrieval import recipe_of, rows_in
 from tests.support.runs import FAST
+from tests.support.tasks import build
 
 # Sums of float32 in another order.
 SAME_FLOAT = 1e-5
@@ -40,7 +40,7 @@ def words(count: int, start: int = 0) -> str:
 
 def task_of(name: str = "text-classification", **options: object):
     metadata = LABELS if name == "text-classification" else ModelMetadata()
-    return tasks.build(name, options, metadata)
+    return build(name, options, metadata)
 
 
 def inside(window) -> np.ndarray:
@@ -117,7 +117,7 @@ def test_a_short_second_text_leaves_its_room_to_the_first(
 def test_a_prompt_stands_before_every_window(tokenizer) -> None:
     metadata = ModelMetadata(prompts={"passage": "it was : ", "query": "it "})
     options = {"text": ["text"], "prompt": "passage", "windows": "mean"}
-    task = tasks.build("embedding", options, metadata)
+    task = build("embedding", options, metadata)
     text = task.parse(words(40), where="")
     (rows,) = task.encode(tokenizer, [text]).rows
     prompt = tokenizer.offsets(["it was :"])[0].ids
@@ -219,7 +219,7 @@ def test_a_run_a_package_and_a_corpus_read_long_documents_in_windows(
 def test_windows_do_not_fill_the_memory(tokenizer, monkeypatch, name: str, options: dict) -> None:
     """They take a share of what is free, which is known before any is made."""
     metadata = ModelMetadata(labels=("O", "B-X") if name == "token-classification" else ())
-    task = tasks.build(name, options, LABELS if name == "text-classification" else metadata)
+    task = build(name, options, LABELS if name == "text-classification" else metadata)
 
     def encoded(count: int) -> int:
         text = words(count)

@@ -18,7 +18,8 @@ from octobert.core.results import ModelMetadata
 from octobert.core.wording import score_text
 from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.evaluation import scoring, statistics
-from octobert.tasks import Result, build, measured, metric_specs
+from octobert.tasks import Result, measured, metric_specs
+from tests.support.tasks import build
 
 ROWS = 120
 NOTHING = EncodedTexts([], [])

@@ -22,13 +22,14 @@ from octobert.tasks.text_classification import MultiLabel, Scores
 from octobert.training.job import collate
 from tests.support.checkpoints import make_tokenizer
 from tests.support.pooling import write_modules
+from tests.support.tasks import build
 
 LABELS = ("x", "y", "z")
 IDENTITY = "torch.nn.modules.linear.Identity"
 
 
 def task(metadata: ModelMetadata, **options: object) -> Any:
-    return tasks.build("text-classification", options, metadata)
+    return build("text-classification", options, metadata)
 
 
 def only(*texts: str) -> EncodedTexts:
@@ -89,7 +90,7 @@ def test_statements_that_cannot_be_followed(golden, tmp_path: Path) -> None:
         task(ModelMetadata(labels=("a",)), metric="accuracy")
     for problem in ("regression", "multi-label"):
         with golden.raises(DataError):
-            tasks.build(
+            build(
                 "sst2",
                 {},
                 ModelMetadata(
@@ -254,16 +255,16 @@ PROMPTS = ModelMetadata(prompts={"query": "Q: ", "passage": "P: "}, default_prom
 
 
 def test_prompts_are_put_before_texts() -> None:
-    built = tasks.build("embedding", {"text": "body"}, PROMPTS)
+    built = build("embedding", {"text": "body"}, PROMPTS)
     assert built.inputs([{"body": "a"}], where="rows") == [("P: a",)]
     assert built.parse("a", where="here") == ("P: a",)
     assert built.parse({"text": "a", "prompt": "query"}, where="here") == ("Q: a",)
     assert built.parse({"text": "a", "prompt": ""}, where="here") == ("a",)
-    plain = tasks.build("embedding", {"text": "body", "prompt": ""}, PROMPTS)
+    plain = build("embedding", {"text": "body", "prompt": ""}, PROMPTS)
     assert plain.inputs([{"body": "a"}], where="rows") == [("a",)]
-    retrieval = tasks.build("embedding", {"query": "q", "document": "d"}, PROMPTS)
+    retrieval = build("embedding", {"query": "q", "document": "d"}, PROMPTS)
     assert retrieval.inputs([{"q": "a", "d": "b"}], where="rows") == [("Q: a",), ("P: b",)]
-    chosen = tasks.build(
+    chosen = build(
         "embedding", {"query": "q", "document": "d", "document_prompt": "query"}, PROMPTS
     )
     assert chosen.inputs([{"q": "a", "d": "b"}], where="rows") == [("Q: a",), ("Q: b",)]
@@ -272,14 +273,14 @@ def test_prompts_are_put_before_texts() -> None:
 def test_a_prompt_that_a_classifier_would_need(golden) -> None:
     for name in ("text-classification", "sst2"):
         with golden.raises(DataError):
-            tasks.build(name, {}, PROMPTS)
+            build(name, {}, PROMPTS)
 
 
 def test_prompts_that_the_model_does_not_have(golden) -> None:
     with golden.raises(DataError):
-        tasks.build("embedding", {"text": "body", "prompt": "querry"}, PROMPTS)
+        build("embedding", {"text": "body", "prompt": "querry"}, PROMPTS)
     with golden.raises(DataError):
-        tasks.build("embedding", {}, ModelMetadata()).parse(
+        build("embedding", {}, ModelMetadata()).parse(
             {"text": "a", "prompt": "query"}, where="here"
         )
 

@@ -14,7 +14,6 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from octobert.core import plugins
 from octobert.core.errors import DataError, OctobertError
 from octobert.data import readers, sampling
 from octobert.data.tokenization import EncodedTexts, Tokenizer
@@ -22,6 +21,7 @@ from octobert.data.windows import NOWHERE
 from octobert.evaluation import scoring
 from octobert.models.source import resolve
 from octobert.tasks import Result, _squad
+from tests.support.tasks import build
 
 PLAIN = "the one was in a house, and they had 42 of them. " * 3
 NASTY = {
@@ -47,8 +47,7 @@ def wordpiece(wordpiece_folder) -> Tokenizer:
 
 
 def task(name: str = "question-answering", **options: object):
-    module = plugins.load("tasks", name)
-    return module.build(module.Options(**options))
+    return build(name, options)
 
 
 def said(encoded: EncodedTexts, seed: int = 0) -> dict[str, np.ndarray]:

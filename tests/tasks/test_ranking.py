@@ -12,7 +12,6 @@ import pytest
 
 from octobert.config.loading import parse
 from octobert.config.rows import Data
-from octobert.core import plugins
 from octobert.core.errors import DataError, ModelError
 from octobert.core.results import ModelMetadata
 from octobert.data import readers, sources
@@ -21,6 +20,7 @@ from octobert.pipeline.resolve import resolve
 from octobert.tasks import Result, Table, check_columns
 from octobert.tasks._ranking import METRICS
 from octobert.tasks._vectors import similarities
+from tests.support import tasks
 from tests.support.beir import write_beir
 
 # Metrics are the same sums in another order.
@@ -28,10 +28,9 @@ ROUNDING = 1e-12
 
 
 def build(name: str = "embedding", metadata: ModelMetadata | None = None, **options: object):
-    module = plugins.load("tasks", name)
     if name == "embedding":
         options = {"query": "query", "document": "document", **options}
-    return module.build(module.Options(**options), metadata or ModelMetadata())
+    return tasks.build(name, options, metadata or ModelMetadata())
 
 
 def result(task, rows: list, outputs: np.ndarray, *, name: str = "sentence_embedding") -> Result:

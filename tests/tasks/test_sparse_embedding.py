@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import octobert
-from octobert import tasks
 from octobert.core.errors import DataError, ModelError, RecipeError
 from octobert.core.heads import head_of
 from octobert.core.results import ModelMetadata
@@ -26,6 +25,7 @@ from octobert.tasks.sparse_embedding import INDICES, VALUES, SparseRow, SparseVe
 from tests.support.retrieval import OPTIONS, recipe_of, rows_in
 from tests.support.runs import FAST
 from tests.support.sparse import ENCODER, TABLE, routed, stated
+from tests.support.tasks import build
 
 # Sums of float32 in another order; the logarithm of 1 + x rounds x where it is small.
 SAME_FLOAT = 1e-5
@@ -161,7 +161,7 @@ def test_overlap_error_and_cost_by_loops() -> None:
 
 def test_a_filled_vector_costs_more_and_ranks_the_same() -> None:
     """What 8 bits must not do unseen."""
-    task = tasks.build("sparse-embedding", OPTIONS, ModelMetadata())
+    task = build("sparse-embedding", OPTIONS, ModelMetadata())
     rows = [{"query": f"q{i}", "document": [f"d{i}"]} for i in range(6)]
     texts, gold = task.inputs(rows, where="rows"), task.gold(rows, where="rows")
     dense, _ = sparse(6, 1)
@@ -183,7 +183,7 @@ def test_a_filled_vector_costs_more_and_ranks_the_same() -> None:
 
 def test_an_answer_reads_its_own_vector_alone(tokenizer_folder, monkeypatch) -> None:
     """Answers are made one by one: reading all vectors for each would take quadratic time."""
-    task = tasks.build("sparse-embedding", OPTIONS, ModelMetadata())
+    task = build("sparse-embedding", OPTIONS, ModelMetadata())
     encoded = task.encode(Tokenizer(tokenizer_folder), [("the",), ("of",), ("a",)])
     dense, outputs = sparse(3, 1)
     read = SparseVectors.read
@@ -207,7 +207,7 @@ def test_queries_of_a_table_need_no_row(checkpoint, tmp_path: Path) -> None:
     assert pooling_of(source.tokenizer_folder, head_of("sparse-embedding")).modes == ("max",)
     metadata = read_metadata(source)
     assert metadata.query_table
-    task = tasks.build("sparse-embedding", {}, metadata)
+    task = build("sparse-embedding", {}, metadata)
     tokenizer = Tokenizer(source.tokenizer_folder)
     asked = ["the of", {"text": "of a the of", "prompt": "query"}, "and", "it was"]
     asked.append({"text": "was", "prompt": "query"})
@@ -307,7 +307,7 @@ def test_what_no_model_reads_says_nothing_about_it(checkpoint, tmp_path: Path, g
 
     source = resolve(routed(checkpoint("bert", "masked-lm"), tmp_path / "model"))
     metadata, tokenizer = read_metadata(source), Tokenizer(source.tokenizer_folder)
-    task = tasks.build("sparse-embedding", OPTIONS, metadata)
+    task = build("sparse-embedding", OPTIONS, metadata)
     width = tokenizer.vocabulary
 
     class Model:
@@ -356,7 +356,7 @@ def test_what_no_model_reads_says_nothing_about_it(checkpoint, tmp_path: Path, g
     with golden.raises(DataError):
         task.parse(["the of", "was"], where="input")
     with golden.raises(DataError):
-        tasks.build("sparse-embedding", {"text": "text", "prompt": "query"}, metadata)
+        build("sparse-embedding", {"text": "text", "prompt": "query"}, metadata)
 
 
 def outputs_of_rows(encoded: EncodedTexts, model, tokenizer: Tokenizer) -> dict[str, np.ndarray]:

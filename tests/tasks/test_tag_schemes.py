@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from seqeval import metrics as seqeval
 from seqeval import scheme as schemes
 
-from octobert.core import plugins
 from octobert.core.errors import DataError
 from octobert.core.results import ModelMetadata
 from octobert.data.encoded import TokenOffsets
 from octobert.data.tokenization import EncodedTexts
 from octobert.report import summary
 from octobert.tasks import Result, _tags, token_classification
+from tests.support.tasks import build
 
 KINDS = ("PER", "LOC")
 # Where an entity of so many words ends in each scheme: the letters of its words.
@@ -65,8 +65,7 @@ def labels_of(scheme: str, spelling: str = "B-PER", outside: str = "O") -> tuple
 
 
 def task(of_model: tuple[str, ...], **options: object) -> Any:
-    module = plugins.load("tasks", "token-classification")
-    return module.build(module.Options(**options), ModelMetadata(labels=of_model))
+    return build("token-classification", options, ModelMetadata(labels=of_model))
 
 
 def result(one: Any, said: list[list[str]], gold: list[list[str]]) -> Result:

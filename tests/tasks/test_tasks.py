@@ -18,17 +18,15 @@ from octobert.evaluation import scoring, statistics
 from octobert.evaluation.scoring import changed_rows
 from octobert.tasks import Result, _metrics, check_columns
 from octobert.tasks._texts import RowTexts
+from tests.support import tasks
 
 VECTORS = ("embedding", "sparse-embedding", "late-interaction")
 
 
 def build(name: str, of_model: tuple[str, ...] = (), **options: object):
-    module = plugins.load("tasks", name)
     if name == "zero-shot-classification":
         of_model, options = ("entailment", "contradiction"), {"labels": ("no", "yes"), **options}
-    return module.build(
-        module.Options(**options), ModelMetadata(labels=of_model, reading=Reading())
-    )
+    return tasks.build(name, options, ModelMetadata(labels=of_model, reading=Reading()))
 
 
 def unit(count: int, size: int = 16, seed: int = 0) -> np.ndarray:
@@ -649,7 +647,7 @@ def test_a_score_that_is_no_number(golden, score: object) -> None:
 )
 def test_contradictory_embedding_options(options: dict, message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        plugins.load("tasks", "embedding").Options(**options)
+        build("embedding", **options)
 
 
 @pytest.fixture

@@ -14,8 +14,9 @@ from octobert.config.loading import parse
 from octobert.core.errors import ColumnError
 from octobert.data import readers
 from octobert.pipeline.resolve import resolve
-from octobert.tasks import Table, build, check_columns
+from octobert.tasks import Table, check_columns
 from octobert.tasks.embedding import Texts, text_alone
+from tests.support.tasks import build
 
 TASKS = ("embedding", "sparse-embedding", "late-interaction")
 TEXTS = [f"the cat {index} was in it" for index in range(8)]

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from seqeval import metrics as seqeval
 from seqeval.metrics.sequence_labeling import get_entities
 
-from octobert.core import plugins
 from octobert.core.errors import DataError
 from octobert.core.results import ModelMetadata
 from octobert.data import readers
@@ -20,6 +19,7 @@ from octobert.data.tokenization import EncodedTexts, Tokenizer
 from octobert.data.windows import NOWHERE
 from octobert.evaluation import scoring
 from octobert.tasks import Result, _tags, token_classification
+from tests.support.tasks import build
 
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 # seqeval warns of tags without a letter and of metrics without entities; both are wanted here.
@@ -29,8 +29,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def task(of_model: tuple[str, ...] = LABELS, **options: object):
-    module = plugins.load("tasks", "token-classification")
-    return module.build(module.Options(**options), ModelMetadata(labels=of_model))
+    return build("token-classification", options, ModelMetadata(labels=of_model))
 
 
 @pytest.fixture(scope="module")

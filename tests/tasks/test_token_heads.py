@@ -21,10 +21,11 @@ from octobert.graph import operators, parity
 from octobert.inference import batching, cost_model, streaming
 from octobert.pipeline import output, runner
 from octobert.pipeline.executors import inline
-from octobert.tasks import Result, build, fill_mask
+from octobert.tasks import Result, fill_mask
 from tests.support.checkpoints import WORDS, make_byte_level_tokenizer
 from tests.support.columns import columns
 from tests.support.runs import made_once, write_pairs
+from tests.support.tasks import build
 
 # Texts of several lengths, one with a mask of its own, which is not scored.
 TEXTS = [

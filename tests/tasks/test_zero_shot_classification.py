@@ -11,7 +11,6 @@ import pytest
 from pydantic import ValidationError
 
 import octobert
-from octobert import tasks
 from octobert.config.loading import parse
 from octobert.core.errors import DataError
 from octobert.core.results import ModelMetadata
@@ -20,6 +19,7 @@ from octobert.pipeline.executors import inline
 from octobert.tasks.zero_shot_classification import classes_of
 from tests.support.checkpoints import make_checkpoint
 from tests.support.runs import FAST
+from tests.support.tasks import build
 
 # Sums of float32 in another order, through a softmax.
 SAME_FLOAT = 1e-5
@@ -108,16 +108,16 @@ def test_classes_are_found_by_their_names(golden) -> None:
 )
 def test_options_that_say_nothing_are_refused(options: dict) -> None:
     with pytest.raises(ValidationError):
-        tasks.build("zero-shot-classification", options)
+        build("zero-shot-classification", options)
 
 
 def test_a_task_without_labels_is_refused(golden) -> None:
     with golden.raises(DataError):
-        tasks.build("zero-shot-classification", {}, ModelMetadata(labels=tuple(NLI.values())))
+        build("zero-shot-classification", {}, ModelMetadata(labels=tuple(NLI.values())))
 
 
 def test_a_label_that_rows_do_not_know_is_named(golden) -> None:
-    task = tasks.build(
+    task = build(
         "zero-shot-classification", {"labels": LABELS}, ModelMetadata(labels=tuple(NLI.values()))
     )
     assert task.gold([{"text": "a", "label": "and a"}], where="rows") == [1]
@@ -131,7 +131,7 @@ def test_a_label_that_rows_do_not_know_is_named(golden) -> None:
 
 def test_one_label_is_weighed_against_its_contradiction() -> None:
     labels = tuple(NLI.values())
-    task = tasks.build("zero-shot-classification", {"labels": ["a"]}, ModelMetadata(labels=labels))
+    task = build("zero-shot-classification", {"labels": ["a"]}, ModelMetadata(labels=labels))
     assert type(task).__name__ == "SeveralLabels"
     assert (task.entailed, task.contradicted) == (2, 0)
     assert np.isfinite(task.extremes(np.array([[1.0, 0.0]]))).all()

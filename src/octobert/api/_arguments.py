@@ -130,7 +130,7 @@ def column_options(name: str, texts: Sequence[str], label: str | None) -> dict[s
     """
     from octobert import tasks
 
-    text_options, expected = tasks.column_options(name)
+    text_options, expected = tasks.load(name).column_options()
     for option, column, task_options in (("text", texts, text_options), ("label", label, expected)):
         if column and not task_options:
             raise RecipeError(

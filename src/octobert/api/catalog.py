@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from octobert.core.capability import Capabilities, Probe
     from octobert.core.environment import Environment
     from octobert.core.plan import Placement
-    from octobert.tasks import TaskPlugin
+    from octobert.tasks import TaskOptions
 
 # For the import of a runtime.
 _SECONDS = 60
@@ -50,7 +50,7 @@ def _ends_python(package: str) -> bool:
     return output is not None and package not in output.splitlines()
 
 
-def list_tasks() -> dict[str, TaskPlugin]:
+def list_tasks() -> dict[str, TaskOptions]:
     """Every task: its description and its options."""
     from octobert import tasks
 

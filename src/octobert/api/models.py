@@ -255,13 +255,13 @@ def predict_rows(
     Raises:
         DataError: There is no such row, or it does not fit the task.
     """
+    from octobert import tasks
     from octobert.evaluation.packages import of_rows, rows_of
-    from octobert.tasks import files_of
 
     numbers = numbers_of(rows, "rows")
     source = _rows(data, config, revision, split)
     where, data_rows = rows_of(
-        source, names_of(columns, "columns"), files_of(model.opened.facts().name)
+        source, names_of(columns, "columns"), tasks.load(model.opened.facts().name).files
     )
     return of_rows(model, where, data_rows, numbers)
 

@@ -16,9 +16,13 @@ def command() -> Iterator[Any]:
     """List the tasks and their options."""
     tasks = octobert.list_tasks()
     yield [
-        {"name": name, "description": task.DESCRIPTION, "options": task.Options.model_json_schema()}
+        {
+            "name": name,
+            "description": task.description,
+            "options": type(task).model_json_schema(),
+        }
         for name, task in tasks.items()
     ]
     for name, task in tasks.items():
-        _show.item(name, task.DESCRIPTION, column=22)
-        _show.item("", f"options: {', '.join(task.Options.model_fields)}", column=22)
+        _show.item(name, task.description, column=22)
+        _show.item("", f"options: {', '.join(type(task).model_fields)}", column=22)

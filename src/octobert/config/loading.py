@@ -281,7 +281,7 @@ def _choice(value: Any, key: str, family: str, mistakes_: list[str]) -> dict[str
         )
         mistakes_.append(f"{key}: {what}; {did_you_mean(str(name), names)}")
     else:
-        model = plugins.options_of(family, name)
+        model = type(plugins.values_of(family).load(name))
         try:
             model.model_validate(choice["options"])
         except ValidationError as error:

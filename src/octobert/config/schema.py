@@ -28,7 +28,7 @@ def recipe_schema() -> Schema:
     recipe = Recipe.model_json_schema(schema_generator=_Described)
     definitions, properties = recipe.pop("$defs"), recipe["properties"]
     for key, family in plugin_families().items():
-        found = dict(plugins.each(family))
+        found = dict(plugins.values_of(family).each())
         references = {} if family == "targets" else _options_(family, found, definitions)
         properties[key] = {
             "description": properties[key]["description"],
@@ -49,8 +49,8 @@ def _options_(
     family: str, found: Mapping[str, Any], definitions: dict[str, Schema]
 ) -> dict[str, Schema]:
     """Plugin → a reference to the schema of its options, which is added to the definitions."""
-    for name in found:
-        schema = plugins.options_of(family, name).model_json_schema(schema_generator=_Described)
+    for name, plugin in found.items():
+        schema = type(plugin).model_json_schema(schema_generator=_Described)
         definitions |= schema.pop("$defs", {})
         definitions[f"{family}.{name}"] = schema
     return {name: {"$ref": f"#/$defs/{family}.{name}"} for name in found}

@@ -1,9 +1,8 @@
 """Plugins: modules that are found by their names. `load("targets", "openvino-cpu")` imports `octobert/targets/openvino_cpu.py`.
 
-There is no registry. The package of each family says what its plugins are, values of a class (`Plugins`) or modules of a
-`Protocol` (`Family`), and has a typed `load`. Files whose names start with an underscore are shared code. Other packages add
-plugins through entry points of the group `octobert.<family>`, such as `octobert.targets`: the name of the entry point is the
-name of the plugin, its value is a module.
+There is no registry. The package of each family says of which class its plugins are (`Plugins`), and has a typed `load`. Files
+whose names start with an underscore are shared code. Other packages add plugins through entry points of the group
+`octobert.<family>`, such as `octobert.targets`: the name of the entry point is the name of the plugin, its value is a module.
 
 A plugin of another package may be broken in any way. `load` says so in a sentence with the name of the package, and `each`, by
 which all lists and searches go, leaves it out with a `BrokenPluginWarning`. Plugins of octobert come first in `each`, and
@@ -24,15 +23,15 @@ import pkgutil
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from importlib.metadata import Distribution, EntryPoint, distributions
 from pathlib import Path
 from traceback import format_exception_only
 from types import ModuleType
-from typing import Any, Generic, Protocol, TypeVar, cast, get_type_hints
+from typing import Any, Generic, Protocol, TypeVar, cast
 
-from pydantic import BaseModel, ValidationError, create_model
+from pydantic import BaseModel, ValidationError
 from pydantic_core.core_schema import (
     CoreSchema,
     no_info_plain_validator_function,
@@ -173,28 +172,8 @@ def _check(module: Any, family: str) -> None:
     """Raise ValidationError or RecipeError where a module is not what its family asks for."""
     if family not in PACKAGES:
         return
-    if (values := values_of(family)) is not None:
-        _check_methods(values.value_in(module), values.base)
-        return
-    package = importlib.import_module(PACKAGES[family])
-    protocol = next(
-        kind
-        for kind in vars(package).values()
-        if getattr(kind, "_is_protocol", False) and kind.__module__ == package.__name__
-    )
-    functions = {
-        name: value
-        for name, value in vars(protocol).items()
-        if inspect.isfunction(value) and name[0] != "_"
-    }
-    kinds = {**get_type_hints(protocol), **dict.fromkeys(functions, Callable)}
-    fields: dict[str, Any] = {name: (kind, ...) for name, kind in kinds.items()}
-    create_model(family, **fields).model_validate(vars(module), strict=True)
-    for name, function in functions.items():
-        _, *declared = inspect.signature(function).parameters
-        taken = [*inspect.signature(getattr(module, name)).parameters]
-        if taken[: len(declared)] != declared:
-            raise RecipeError(f"{name} takes {', '.join(taken)}, not {', '.join(declared)}")
+    values = values_of(family)
+    _check_methods(values.value_in(module), values.base)
 
 
 def _said(error: BaseException) -> str:
@@ -244,20 +223,10 @@ def _entry_points() -> tuple[EntryPoint, ...]:
     return tuple(point for group in points.values() for point in group)
 
 
-def options_of(family: str, name: str) -> type[BaseModel]:
-    """Return the model of a plugin's options: its class, where its family is one of values.
-
-    Raises:
-        RecipeError: as `load`.
-    """
-    values = values_of(family)
-    model: type[BaseModel] = type(values.load(name)) if values else load(family, name).Options
-    return model
-
-
-def values_of(family: str) -> Any:
-    """Return the `Plugins` of a family; None for a family of modules."""
-    return getattr(importlib.import_module(PACKAGES[family]), "PLUGINS", None)
+def values_of(family: str) -> Plugins[Any]:
+    """Return the plugins of a family as values."""
+    plugins: Plugins[Any] = importlib.import_module(PACKAGES[family]).PLUGINS
+    return plugins
 
 
 class Chosen(Protocol):
@@ -307,27 +276,27 @@ class Plugins(Generic[P]):
         """Return the one plugin of the family that a module defines.
 
         Raises:
-            RecipeError: it has none, or several, or one that lacks a method.
-            ValidationError: it lacks an attribute.
+            RecipeError: it has none, or several, or one that lacks a method or a class variable.
+            ValidationError: it lacks a field.
         """
         abstract = inspect.isabstract(self.base)
         # One value may have two names.
         members = {id(value): value for value in vars(module).values()}.values()
-        found: list[Any] = [
-            value
-            for value in members
-            if (
-                _is_defined_in(module, value, self.base)
-                if abstract
-                else isinstance(value, self.base)
-            )
-        ]
+        found: list[Any]
+        if abstract:
+            kinds = [kind for kind in members if _is_defined_in(module, kind, self.base)]
+            # What several plugins share may be defined beside one of them.
+            found = [kind for kind in kinds if not inspect.isabstract(kind)] or kinds
+        else:
+            found = [value for value in members if isinstance(value, self.base)]
         if len(found) != 1:
             kind = f"{'subclasses' if abstract else 'values'} of {self.base.__name__}"
             raise RecipeError(f"{module.__name__} has {len(found)} {kind}, not one")
         [own] = found
-        if abstract and (lacking := sorted(own.__abstractmethods__)):
-            raise RecipeError(f"{own.__name__} lacks {', '.join(lacking)}")
+        if abstract:
+            unset = {name for name in own.__class_vars__ if not hasattr(own, name)}
+            if lacking := sorted(unset | own.__abstractmethods__):
+                raise RecipeError(f"{own.__name__} lacks {', '.join(lacking)}")
         plugin: P = own() if abstract else own
         return plugin
 
@@ -386,34 +355,3 @@ def _is_defined_in(module: ModuleType, value: Any, base: type) -> bool:
     return (
         isinstance(value, type) and issubclass(value, base) and value.__module__ == module.__name__
     )
-
-
-class Family(Generic[P]):
-    """The plugins of one family, typed by the Protocol of their modules.
-
-    Args:
-        name: a key of `PACKAGES`.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def names(self) -> tuple[str, ...]:
-        """The plugins as users write them (`question-answering`), sorted."""
-        return names(self._name)
-
-    def load(self, name: str, *, where: str | None = None) -> P:
-        """The module of one plugin.
-
-        Args:
-            name: as users write it.
-            where: the recipe key or option that named it, for the error.
-
-        Raises:
-            RecipeError: no plugin of that name; the message suggests the nearest.
-        """
-        return cast(P, load(self._name, name, where=where))
-
-    def each(self) -> Iterator[tuple[str, P]]:
-        """All plugins that are not broken, with their names: those of octobert first, each imported at its turn."""
-        return cast(Iterator[tuple[str, P]], each(self._name))

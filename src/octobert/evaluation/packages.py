@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from octobert import targets
+from octobert import targets, tasks
 from octobert.config.measuring import Benchmark, EvaluateMetric
 from octobert.config.rows import AUTO, Data
 from octobert.core.errors import DataError, RecipeError
@@ -40,7 +40,6 @@ from octobert.tasks import (
     Table,
     Task,
     check_columns,
-    files_of,
     measured,
     metric_specs,
     need_search,
@@ -123,7 +122,9 @@ def judge(
     data = {"source": source, "evaluate": split, "config": config, "revision": revision}
 
     def read(part: Mapping[str, Any]) -> tuple[str, list[Row]]:
-        where, rows = rows_of(part, columns, files_of(model.facts().name), allow_code=allow_code)
+        where, rows = rows_of(
+            part, columns, tasks.load(model.facts().name).files, allow_code=allow_code
+        )
         check_columns(model.facts().name, task, rows, where=where)
         return where, task.grouped(Table(rows, where))
 
@@ -491,6 +492,6 @@ def _rows_of(model: FinishedModel, data: Mapping[str, Any]) -> tuple[list[Encode
     """(rows, tokenized as a model takes them; the id of its padding token; its limit in tokens)."""
     task = model.rebuilt()
     tokenizer = model.tokenizer(task)
-    where, rows = rows_of(data, (), files_of(model.facts().name))
+    where, rows = rows_of(data, (), tasks.load(model.facts().name).files)
     texts = task.inputs(rows, where=where)
     return list(task.encode(tokenizer, texts).flat), tokenizer.pad_id, tokenizer.max_length

@@ -44,7 +44,7 @@ from octobert.models.heads import outputs_of
 from octobert.models.source import ModelSource, read_metadata, tokenizer_folder
 from octobert.targets import runtimes
 from octobert.targets.runtimes import openvino
-from octobert.tasks import Task, build, rebuild
+from octobert.tasks import PLUGINS, Task, rebuild
 
 # Suffix → the target that opens a file if none is named.
 TARGETS = {".onnx": "ort-cpu", ".xml": "openvino-cpu"}
@@ -432,7 +432,7 @@ def _facts(path: Path, folder: Path, task_choice: Any) -> TaskFacts:
     )
     metadata = read_metadata(source)
     try:
-        task = build(choice.name, choice.options, metadata)
+        task = PLUGINS.make(choice).build(metadata)
     except DataError as error:
         error.where = str(folder / CONFIG) if error.where is None else error.where
         raise

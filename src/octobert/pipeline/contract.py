@@ -40,7 +40,7 @@ from octobert.config.training import Training
 from octobert.core.files import file_digest, file_stamp
 from octobert.core.frozen import FrozenModel, lazy
 from octobert.core.results import ModelMetadata
-from octobert.tasks import MetricSpecs, Task, build, measured
+from octobert.tasks import PLUGINS, MetricSpecs, Task, measured
 
 STAGES = "octobert.pipeline.stages"
 # Annotate parameters of stages. An option that changes nothing about the result does not count for the step's key. Of results
@@ -142,7 +142,7 @@ class TaskSpec(FrozenModel):
 
     def build(self) -> Task:
         """The task itself."""
-        return build(self.name, self.options, self.stated)
+        return PLUGINS.make(self).build(self.stated)
 
 
 class ScoredTask(TaskSpec):

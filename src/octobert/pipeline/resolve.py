@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from octobert import targets
+from octobert import targets, tasks
 from octobert.config.measuring import Benchmark
 from octobert.config.recipe import Recipe
 from octobert.config.rows import AUTO
@@ -32,9 +32,7 @@ from octobert.targets import Target
 from octobert.tasks import (
     Table,
     Task,
-    build,
     check_columns,
-    files_of,
     measured,
     metric_specs,
 )
@@ -64,11 +62,11 @@ def resolve(recipe: Recipe, *, tune: bool | None = None) -> Run:
         evaluate=recipe.measure,
         tune=recipe.accuracy is not None if tune is None else tune,
         train=trains,
-        prefer=files_of(recipe.task.name),
+        prefer=tasks.load(recipe.task.name).files,
     )
     recipe, places = _with_texts_alone(recipe, places)
     metadata = _model_metadata(recipe, model, places)
-    task = build(recipe.task.name, recipe.task.options, metadata)
+    task = tasks.PLUGINS.make(recipe.task).build(metadata)
     if recipe.data.corpus == AUTO and not task.searches:
         places = replace(places, corpus=None)
     longest = _longest(recipe, model, here)
@@ -133,7 +131,7 @@ def _model(recipe: Recipe) -> ModelSource:
     """The model that a recipe names, or that a function of the user makes."""
     name: str | Path = recipe.model
     if user_code.names_code(recipe.model):
-        head = build(recipe.task.name, recipe.task.options).head
+        head = tasks.PLUGINS.make(recipe.task).build().head
         name = user_model.made(
             user_code.at(recipe.model, "model", where="model"), head, seed=recipe.seed
         )
@@ -171,7 +169,7 @@ def _rows(recipe: Recipe, places: sources.Places, place: str) -> tuple[str, list
 def _with_texts_alone(recipe: Recipe, places: sources.Places) -> tuple[Recipe, sources.Places]:
     """The recipe with the only text column of the rows, where the task embeds texts and nobody names columns."""
     chosen = recipe.task
-    if not isinstance(build(chosen.name, chosen.options), Pairs) or chosen.options.get("text"):
+    if not isinstance(tasks.PLUGINS.make(chosen).build(), Pairs) or chosen.options.get("text"):
         return recipe, places
     column = text_alone(Table(_rows(recipe, places, places.evaluate or places.calibrate)[1], ""))
     if column is None:
@@ -183,7 +181,7 @@ def _with_texts_alone(recipe: Recipe, places: sources.Places) -> tuple[Recipe, s
 
 def _model_metadata(recipe: Recipe, model: ModelSource, places: sources.Places) -> ModelMetadata:
     """What the model states; for a model that gets a new head, class names as the training rows have them."""
-    blank, metadata = build(recipe.task.name, recipe.task.options), read_metadata(model)
+    blank, metadata = tasks.PLUGINS.make(recipe.task).build(), read_metadata(model)
     # Rerankers, and retrieval before anything runs; of other embeddings the pooling finds it.
     if blank.together:
         check_template(model.tokenizer_folder)

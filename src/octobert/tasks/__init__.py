@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 from octobert.core import plugins
 from octobert.core.errors import ColumnError, DataError, ModelError, RecipeError
-from octobert.core.frozen import FrozenModel, first_problem
+from octobert.core.frozen import first_problem
 from octobert.core.model_config import CONFIG, read_object, write_json
-from octobert.core.results import ModelMetadata, TaskFacts
+from octobert.core.results import TaskFacts
 from octobert.data.sampling import Row
 from octobert.tasks._measured import (
     ExternalMetric,
@@ -31,12 +30,14 @@ from octobert.tasks._task import (
     Pair,
     Result,
     Task,
+    TaskOptions,
     UserAnswer,
 )
 from octobert.tasks._vectors import Embedding, VectorForm
 
 __all__ = [
     "NOTHING",
+    "PLUGINS",
     "Embedding",
     "ExternalMetric",
     "Extremes",
@@ -49,14 +50,11 @@ __all__ = [
     "Retrieval",
     "Table",
     "Task",
-    "TaskPlugin",
+    "TaskOptions",
     "UserAnswer",
     "VectorForm",
-    "build",
     "check_columns",
-    "column_options",
     "each",
-    "files_of",
     "load",
     "measured",
     "metric_specs",
@@ -69,49 +67,8 @@ __all__ = [
 ]
 
 
-class TaskPlugin(Protocol):
-    """The interface of a task's module.
-
-    Attributes:
-        DESCRIPTION: one line for people.
-        Options: the options, with defaults.
-        FILES: Optional. Words in the names of the files that are meant, where a folder holds several versions of the task's
-            data set.
-    """
-
-    DESCRIPTION: str
-    Options: type[FrozenModel]
-
-    def build(self, options: Any, metadata: ModelMetadata = NOTHING) -> Task:
-        """The task for a model.
-
-        Args:
-            options: an instance of this module's `Options`.
-            metadata: what the model's files state.
-
-        Raises:
-            DataError: a model that does not fit the task.
-        """
-
-
-_PLUGINS = plugins.Family[TaskPlugin]("tasks")
-names, load, each = _PLUGINS.names, _PLUGINS.load, _PLUGINS.each
-
-
-def build(name: str, options: Mapping[str, Any], metadata: ModelMetadata = NOTHING) -> Task:
-    """A task with its options, for a model.
-
-    Args:
-        name: of the plugin, such as `text-classification`.
-        options: by name, as a recipe has them.
-        metadata: what the model's files state.
-
-    Raises:
-        RecipeError: there is no such task.
-        DataError: a model that does not fit the task.
-    """
-    plugin = load(name)
-    return plugin.build(plugin.Options.model_validate(options), metadata)
+PLUGINS = plugins.Plugins("tasks", TaskOptions)
+names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each
 
 
 def rebuild(facts: TaskFacts, *, where: str | None = None) -> Task:
@@ -124,7 +81,7 @@ def rebuild(facts: TaskFacts, *, where: str | None = None) -> Task:
         ModelError: there is no such task, or it has other options or labels.
     """
     try:
-        return build(facts.name, facts.options, facts)
+        return PLUGINS.make(facts).build(facts)
     except (ValueError, RecipeError, DataError) as error:
         raise ModelError(
             f"the task {facts.name} cannot be made",
@@ -156,28 +113,6 @@ def state(facts: TaskFacts, folder: Path) -> None:
     write_json(folder / CONFIG, config)
 
 
-def files_of(name: str) -> tuple[str, ...]:
-    """Words in the names of a task's files, to choose between several files for the same split."""
-    words: tuple[str, ...] = getattr(load(name), "FILES", ())
-    return words
-
-
-def column_options(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The options of a task that name columns: of the texts, and of what is expected of them.
-
-    Example:
-        >>> column_options("text-classification"), column_options("question-answering"), column_options("sst2")
-        ((('text',), ('label',)), (('question', 'context'), ('answers',)), ((), ()))
-    """
-    options = load(name).Options.model_fields
-    texts = (("text",), ("words",), ("question", "context"))
-    golds = (("label",), ("score",), ("tags",), ("answers",))
-    text_columns, expected = (
-        next((o for o in groups if o[0] in options), ()) for groups in (texts, golds)
-    )
-    return text_columns, expected
-
-
 def check_columns(
     name: str, task: Task, rows: Sequence[Row], *, where: str, gold: bool = True
 ) -> None:
@@ -201,7 +136,7 @@ def check_columns(
             continue
     if not errors:
         return
-    texts, golds = column_options(name)
+    texts, golds = load(name).column_options()
     misspelled = len(errors) == 1 and str(errors[0].fix).startswith("did you mean")
     if misspelled or not texts or isinstance(task, Retrieval):
         raise errors[0]

@@ -28,6 +28,7 @@ from octobert.tasks._task import (
     Result,
     RowTargets,
     Task,
+    TaskOptions,
     UserAnswer,
     objects,
 )
@@ -42,7 +43,7 @@ _NO_ANSWER = "(no answer)"
 _TOGETHER = 6
 
 
-class WindowOptions(StepOptions):
+class WindowOptions(TaskOptions, StepOptions):
     """Args:
     max_length: tokens of a window, with the question and the special tokens; by default 384, or the model's limit.
     step: tokens from the start of one window to the start of the next; by default 128, or half a window.
@@ -75,6 +76,24 @@ class WindowOptions(StepOptions):
                         f"{name} must be less than the {room} tokens of context in a window, or windows do not {end}"
                     )
         return self
+
+    def answering(
+        self,
+        columns: tuple[str, str, str] = ("question", "context", "answers"),
+        threshold: float | None = None,
+    ) -> Answering:
+        """The task with these windows.
+
+        Args:
+            columns, threshold: see `Answering`.
+        """
+        return Answering(
+            columns=columns,
+            options=self,
+            max_length=self.max_length,
+            threshold=threshold,
+            metrics=_squad.METRICS if threshold is None else _squad.METRICS_2_0,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -428,22 +447,3 @@ def _refuse_duplicates(table: Table) -> None:
                 fix=f"rename one; the other is {table.place('id', seen[name])}",
             )
         seen[name] = index
-
-
-def answering(
-    options: WindowOptions,
-    columns: tuple[str, str, str] = ("question", "context", "answers"),
-    threshold: float | None = None,
-) -> Answering:
-    """The task with its windows.
-
-    Args:
-        threshold: None where every question has an answer.
-    """
-    return Answering(
-        columns=columns,
-        options=options,
-        max_length=options.max_length,
-        threshold=threshold,
-        metrics=_squad.METRICS if threshold is None else _squad.METRICS_2_0,
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from pydantic import Field
 from octobert.core.closeness import Measure
 from octobert.core.errors import DataError
 from octobert.core.evidence import Answer, ChangedRow
-from octobert.core.frozen import FrozenModel, lazy
+from octobert.core.frozen import lazy
 from octobert.core.plain import preview
 from octobert.core.results import ModelMetadata, Problem
 from octobert.tasks._metrics import (
@@ -28,13 +28,13 @@ from octobert.tasks._metrics import (
 )
 from octobert.tasks._rows import Table, class_index, is_number, label_advice, label_of
 from octobert.tasks._task import (
-    NOTHING,
     Extremes,
     Fidelity,
     Metric,
     Pair,
     Predictions,
     Result,
+    TaskOptions,
     UserAnswer,
 )
 from octobert.tasks._texts import LabelledTexts
@@ -233,7 +233,7 @@ def refuse_prompt(metadata: ModelMetadata) -> None:
         )
 
 
-class LengthOptions(FrozenModel):
+class LengthOptions(TaskOptions):
     """Args:
     max_length: tokens of a text; by default the model's limit.
     """
@@ -243,36 +243,33 @@ class LengthOptions(FrozenModel):
 
 def data_set(
     classes: Sequence[Sequence[str]],
+    metadata: ModelMetadata,
     *,
     text: tuple[tuple[str, ...], ...],
     label: tuple[str, ...] = ("label",),
     metrics: Sequence[str] = ("accuracy",),
-) -> Callable[..., Classification]:
-    """The `build` of a data set whose classes are fixed.
+    max_length: int | None,
+) -> Classification:
+    """The task of a data set whose classes are fixed.
 
     Args:
-        classes: see `pinned_labels`.
-        text, label: see `Classification`.
+        classes, metadata: see `pinned_labels`.
+        text, label, max_length: see `Classification`.
         metrics: names of its metrics, the main one first.
 
-    Returns:
-        A function of options with `max_length`, and of what the model states. It raises DataError for a model with another
-        number of classes, or one that gives a score, or several labels to a text.
+    Raises:
+        DataError: as `pinned_labels`.
     """
-
-    def build(options: Any, metadata: ModelMetadata = NOTHING) -> Classification:
-        return Classification(
-            text=text,
-            label=label,
-            labels=pinned_labels(classes, metadata),
-            primary=metrics[0],
-            max_length=options.max_length,
-            metrics=named(CLASSES, *metrics),
-            spellings=spellings_of(classes, metadata.labels),
-            texts=metadata.texts,
-        )
-
-    return build
+    return Classification(
+        text=text,
+        label=label,
+        labels=pinned_labels(classes, metadata),
+        primary=metrics[0],
+        max_length=max_length,
+        metrics=named(CLASSES, *metrics),
+        spellings=spellings_of(classes, metadata.labels),
+        texts=metadata.texts,
+    )
 
 
 def pinned_labels(classes: Sequence[Sequence[str]], metadata: ModelMetadata) -> tuple[str, ...]:

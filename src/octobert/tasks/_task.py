@@ -20,7 +20,7 @@ import numpy as np
 from octobert.core.closeness import Measure, OutputCloseness
 from octobert.core.errors import TokenError, each
 from octobert.core.evidence import Answer, ChangedRow
-from octobert.core.frozen import lazy
+from octobert.core.frozen import FrozenModel, lazy
 from octobert.core.heads import head_of
 from octobert.core.measurements import FidelityKind
 from octobert.core.model_config import Config
@@ -413,6 +413,45 @@ class Task(ABC):
     def label_of(self, index: int) -> str:
         """The name of a class, or its number where it has none."""
         return self.labels[index] if index < len(self.labels) else str(index)
+
+
+class TaskOptions(FrozenModel, ABC):
+    """What makes a task for a model. The fields are the options of the task; every one has a default.
+
+    Attributes:
+        description: one line for people.
+        files: words in the names of the files that are meant, where a folder holds several versions of the task's data set.
+    """
+
+    description: ClassVar[str]
+    files: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def column_options(cls) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the options that name columns: of the texts, and of what is expected of them.
+
+        Example:
+            >>> from octobert.tasks import load
+            >>> load("text-classification").column_options(), load("sst2").column_options()
+            ((('text',), ('label',)), ((), ()))
+        """
+        texts = (("text",), ("words",), ("question", "context"))
+        golds = (("label",), ("score",), ("tags",), ("answers",))
+        text_columns, expected = (
+            next((o for o in groups if o[0] in cls.model_fields), ()) for groups in (texts, golds)
+        )
+        return text_columns, expected
+
+    @abstractmethod
+    def build(self, metadata: ModelMetadata = NOTHING) -> Task:
+        """Return the task for a model.
+
+        Args:
+            metadata: what the model's files state.
+
+        Raises:
+            DataError: a model that does not fit the task.
+        """
 
 
 def objects(values: Sequence[Any]) -> np.ndarray:

@@ -11,13 +11,12 @@ from pydantic import Field, field_validator
 
 from octobert.core.errors import ColumnError, DataError, each
 from octobert.core.evidence import Answer, ChangedRow
-from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.data.windows import LONG_TEXTS_ARE_CUT, LongTextOptions
 from octobert.tasks._metrics import SCORES, extreme_scores
 from octobert.tasks._rows import Table, check_texts, label_advice
-from octobert.tasks._task import Extremes, Metric, Pair, Result, RowTargets, Task
+from octobert.tasks._task import Extremes, Metric, Pair, Result, RowTargets, Task, TaskOptions
 
 # Names of text columns, in groups; the first group that the data has is used.
 USUAL = (
@@ -29,7 +28,7 @@ USUAL = (
 )
 
 
-class TextOptions(FrozenModel):
+class TextOptions(TaskOptions):
     """Args:
     text: the text column, or two for pairs; by default, the first of the usual names that the data has.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -31,7 +31,6 @@ from octobert.tasks._task import (
 from octobert.tasks._texts import Correlated, TextOptions, Unscored
 from octobert.tasks._vectors import DenseVectors, Embedding, VectorForm, check_prompt
 
-DESCRIPTION = "embed texts; Spearman on scored pairs, nDCG@10, MRR, MAP and recall of ranked documents, or fidelity to float"
 # Names of what a text is, where queries and documents are read in different ways.
 QUERY, DOCUMENT = "query", "document"
 _DOCUMENTS = (DOCUMENT, "passage", "corpus")
@@ -78,80 +77,82 @@ class VectorOptions(TextOptions):
             raise ValueError("a score needs two text columns")
         return self
 
+    def built(
+        self,
+        metadata: ModelMetadata,
+        *,
+        form: VectorForm = DenseVectors(),
+        **others: Any,
+    ) -> Embedding:
+        """The task for a model, by the columns that the options name.
 
-class Options(VectorOptions, LongTextOptions):
+        Args:
+            form: of the model's vectors.
+            others: fields of the task, such as `similarity`.
+
+        Raises:
+            DataError: the options name a prompt that the model does not have.
+        """
+        prompts = metadata.prompts
+        prompt = (metadata.default_prompt or "") if self.prompt is None else self.prompt
+        columns: tuple[str, ...] = self.text or ("sentence1", "sentence2")
+        used = (prompt,) * len(columns)
+        if form.told and len(columns) == 2:
+            used = (QUERY, DOCUMENT)
+        if self.query is not None and self.document is not None:
+            columns = (self.query, self.document)
+            used = (
+                _chosen(self.query_prompt, (QUERY,), prompts),
+                _chosen(self.document_prompt, _DOCUMENTS, prompts),
+            )
+        for name in (prompt, *used):
+            # Before the model is read, none of its prompts is known.
+            if metadata is not NOTHING:
+                check_prompt(name, prompts, where="task.embedding")
+        shared: dict[str, Any] = {
+            "columns": columns,
+            "max_length": self.max_length,
+            "prompts": prompts,
+            "used": used,
+            "prompt": prompt,
+            "form": form,
+            **others,
+        }
+        if self.query is not None:
+            names = Columns(self.query, str(self.document), self.relevance, self.negative)
+            metrics = {**METRICS, **cost_metrics(form.costs)}
+            return Retrieval(**shared, names=names, metrics=metrics, costs=form.costs)
+        if len(columns) == 1:
+            return Texts(**shared)
+        return Pairs(
+            **shared,
+            score=self.score or "score",
+            primary="spearman",
+            metrics=named(SCORES, "spearman"),
+        )
+
+
+class EmbeddingOptions(VectorOptions, LongTextOptions):
     """Args:
     dimensions: of retrieval: how many of the first dimensions are stored, for models that are trained to be cut (Matryoshka);
         each is a line of the report.
     """
 
+    description: ClassVar[str] = (
+        "embed texts; Spearman on scored pairs, nDCG@10, MRR, MAP and recall of ranked documents, or fidelity to float"
+    )
+
     dimensions: tuple[Annotated[int, Field(gt=0)], ...] = ()
 
+    def build(self, metadata: ModelMetadata = NOTHING) -> Embedding:
+        """Return the task for a model.
 
-def build(options: Options, metadata: ModelMetadata = NOTHING) -> Embedding:
-    """The task for a model.
-
-    Raises:
-        DataError: the options name a prompt that the model does not have.
-    """
-    similarity = metadata.similarity or "cosine"
-    task = built(options, metadata, similarity=similarity, windows=options)
-    return replace(task, dimensions=options.dimensions) if isinstance(task, Retrieval) else task
-
-
-def built(
-    options: VectorOptions,
-    metadata: ModelMetadata,
-    *,
-    form: VectorForm = DenseVectors(),
-    **others: Any,
-) -> Embedding:
-    """The task for a model, by the columns that the options name.
-
-    Args:
-        form: of the model's vectors.
-        others: fields of the task, such as `similarity`.
-
-    Raises:
-        DataError: the options name a prompt that the model does not have.
-    """
-    prompts = metadata.prompts
-    prompt = (metadata.default_prompt or "") if options.prompt is None else options.prompt
-    columns: tuple[str, ...] = options.text or ("sentence1", "sentence2")
-    used = (prompt,) * len(columns)
-    if form.told and len(columns) == 2:
-        used = (QUERY, DOCUMENT)
-    if options.query is not None and options.document is not None:
-        columns = (options.query, options.document)
-        used = (
-            _chosen(options.query_prompt, (QUERY,), prompts),
-            _chosen(options.document_prompt, _DOCUMENTS, prompts),
-        )
-    for name in (prompt, *used):
-        # Before the model is read, none of its prompts is known.
-        if metadata is not NOTHING:
-            check_prompt(name, prompts, where="task.embedding")
-    shared: dict[str, Any] = {
-        "columns": columns,
-        "max_length": options.max_length,
-        "prompts": prompts,
-        "used": used,
-        "prompt": prompt,
-        "form": form,
-        **others,
-    }
-    if options.query is not None:
-        names = Columns(options.query, str(options.document), options.relevance, options.negative)
-        metrics = {**METRICS, **cost_metrics(form.costs)}
-        return Retrieval(**shared, names=names, metrics=metrics, costs=form.costs)
-    if len(columns) == 1:
-        return Texts(**shared)
-    return Pairs(
-        **shared,
-        score=options.score or "score",
-        primary="spearman",
-        metrics=named(SCORES, "spearman"),
-    )
+        Raises:
+            DataError: the options name a prompt that the model does not have.
+        """
+        similarity = metadata.similarity or "cosine"
+        task = self.built(metadata, similarity=similarity, windows=self)
+        return replace(task, dimensions=self.dimensions) if isinstance(task, Retrieval) else task
 
 
 def text_alone(table: Table) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -21,24 +21,26 @@ from octobert.tasks._metrics import unit
 from octobert.tasks._task import NOTHING, Fidelity, Result, UserAnswer
 from octobert.tasks._texts import USUAL, RowTexts, TextOptions, Unscored
 
-DESCRIPTION = "states of all tokens (last_hidden_state); fidelity to float, no metric"
 # Tokens that are compared at a time.
 _CHUNK = 4096
 
 
-class Options(TextOptions):
+class FeatureExtractionOptions(TextOptions):
     """Args:
     max_length: tokens of a row; by default the model's limit.
     """
 
+    description: ClassVar[str] = (
+        "states of all tokens (last_hidden_state); fidelity to float, no metric"
+    )
+
     max_length: int | None = Field(default=None, ge=2)
 
-
-def build(options: Options, metadata: ModelMetadata = NOTHING) -> FeatureExtraction:
-    """The task for any model."""
-    return FeatureExtraction(
-        text=(options.text,) if options.text else USUAL, max_length=options.max_length
-    )
+    def build(self, metadata: ModelMetadata = NOTHING) -> FeatureExtraction:
+        """Return the task for any model."""
+        return FeatureExtraction(
+            text=(self.text,) if self.text else USUAL, max_length=self.max_length
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, field_validator
 
 from octobert.core.errors import DataError
 from octobert.core.evidence import Answer, ChangedRow, Mark
-from octobert.core.frozen import FrozenModel
 from octobert.core.plain import preview
 from octobert.core.results import ModelMetadata
 from octobert.data.encoded import Encoded
@@ -34,10 +33,10 @@ from octobert.tasks._task import (
     Result,
     RowTargets,
     Task,
+    TaskOptions,
     UserAnswer,
 )
 
-DESCRIPTION = "fill masks of a text; accuracy and top-5 accuracy of masked tokens, their log-likelihood, pseudo-perplexity"
 _TEXTS = ("text", "sentence", "sentence1", "premise")
 # Fillers that are given where the input does not say how many.
 FILLERS = 5
@@ -53,13 +52,17 @@ UNKNOWN = -1
 _SEED = 15
 
 
-class Options(FrozenModel):
+class FillMaskOptions(TaskOptions):
     """Args:
     text: the text column; by default, the first of the usual names that the data has.
     mask: share of the tokens of a text that are masked together, or `each` for every token in a row of its own, which takes as
         many times longer as a text has tokens.
     max_length: tokens of a text; by default the model's limit.
     """
+
+    description: ClassVar[str] = (
+        "fill masks of a text; accuracy and top-5 accuracy of masked tokens, their log-likelihood, pseudo-perplexity"
+    )
 
     text: str | None = None
     mask: float | Literal["each"] = 0.15
@@ -73,16 +76,15 @@ class Options(FrozenModel):
             raise ValueError("give a share of the tokens, above 0 and at most 1, or each")
         return value
 
-
-def build(options: Options, metadata: ModelMetadata = NOTHING) -> FillMask:
-    """The task for any masked language model."""
-    return FillMask(
-        text=(options.text,) if options.text else _TEXTS,
-        share=None if options.mask == "each" else options.mask,
-        max_length=options.max_length,
-        metrics=METRICS,
-        costs=("pseudo_perplexity",),
-    )
+    def build(self, metadata: ModelMetadata = NOTHING) -> FillMask:
+        """Return the task for any masked language model."""
+        return FillMask(
+            text=(self.text,) if self.text else _TEXTS,
+            share=None if self.mask == "each" else self.mask,
+            max_length=self.max_length,
+            metrics=METRICS,
+            costs=("pseudo_perplexity",),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -21,7 +21,7 @@ from octobert.core import budget
 from octobert.core.closeness import Measure, OutputCloseness
 from octobert.core.errors import DataError, each
 from octobert.core.evidence import Answer, ChangedRow
-from octobert.core.frozen import Count, FrozenModel
+from octobert.core.frozen import Count
 from octobert.core.model_config import Config
 from octobert.core.plain import beginning, parsed_json, preview
 from octobert.core.results import ModelMetadata
@@ -38,14 +38,12 @@ from octobert.tasks._task import (
     Pair,
     Predictions,
     Result,
+    TaskOptions,
     UserAnswer,
     objects,
 )
 from octobert.tasks._texts import Unscored
 
-DESCRIPTION = (
-    "any ONNX graph with encoder layers in it; every output beside float, or a metric of your own"
-)
 # Types of numbers in JSON, which has no others; whole ones beyond int64 have uint64.
 _PLAIN = {"i": np.int64, "u": np.uint64, "f": np.float32, "b": np.bool_}
 # Bytes that a number takes while it is made JSON and read again, and those of the largest type that ONNX has.
@@ -55,7 +53,7 @@ _SHOWN = 200
 Named = Mapping[str, np.ndarray]
 
 
-class Options(FrozenModel):
+class GraphOptions(TaskOptions):
     """Args:
     references: columns that are no inputs of the graph; a metric of your own gets them as references.
     scores: outputs whose largest number on the last axis is an answer.
@@ -63,14 +61,17 @@ class Options(FrozenModel):
         have these sizes.
     """
 
+    description: ClassVar[str] = (
+        "any ONNX graph with encoder layers in it; every output beside float, or a metric of your own"
+    )
+
     references: tuple[str, ...] = ()
     scores: tuple[str, ...] = ()
     axes: dict[str, Count] = Field(default_factory=dict)
 
-
-def build(options: Options, metadata: ModelMetadata = NOTHING) -> GraphTask:
-    """The task for any graph."""
-    return GraphTask(references=options.references, scores=options.scores)
+    def build(self, metadata: ModelMetadata = NOTHING) -> GraphTask:
+        """Return the task for any graph."""
+        return GraphTask(references=self.references, scores=self.scores)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,25 +5,30 @@ of calibration and training with `drop_evaluated`.
 """
 
 from dataclasses import replace
+from typing import ClassVar
 
 from octobert.core.results import ModelMetadata
 from octobert.data.windows import LongTextOptions
 from octobert.tasks._classification import Classification, LengthOptions, data_set
 from octobert.tasks._task import NOTHING
 
-DESCRIPTION = "IMDB: negative or positive reviews; accuracy"
 CLASSES = (("negative", "neg"), ("positive", "pos"))
 
 
-class Options(LengthOptions, LongTextOptions):
+class IMDBOptions(LengthOptions, LongTextOptions):
     """Args:
     max_length: tokens of a review; by default the model's limit.
     """
 
+    description: ClassVar[str] = "IMDB: negative or positive reviews; accuracy"
 
-_build = data_set(CLASSES, text=(("text",), ("review",)), label=("label", "sentiment"))
-
-
-def build(options: Options, metadata: ModelMetadata = NOTHING) -> Classification:
-    """The task for a model of two classes."""
-    return replace(_build(options, metadata), windows=options)
+    def build(self, metadata: ModelMetadata = NOTHING) -> Classification:
+        """Return the task for a model of two classes."""
+        task = data_set(
+            CLASSES,
+            metadata,
+            text=(("text",), ("review",)),
+            label=("label", "sentiment"),
+            max_length=self.max_length,
+        )
+        return replace(task, windows=self)

@@ -26,37 +26,37 @@ from octobert.data.encoded import Encoded, split
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.tasks._task import NOTHING, Outputs
 from octobert.tasks._vectors import Embedding, VectorForm
-from octobert.tasks.embedding import DOCUMENT, QUERY, VectorOptions, built, sided
-
-DESCRIPTION = "embed each token of texts (ColBERT); as embedding, by the best products of tokens"
+from octobert.tasks.embedding import DOCUMENT, QUERY, VectorOptions, sided
 
 
-class Options(VectorOptions):
+class LateInteractionOptions(VectorOptions):
     """As those of the task embedding."""
 
-
-def build(options: Options, metadata: ModelMetadata = NOTHING) -> Embedding:
-    """The task for a model.
-
-    Raises:
-        DataError: the options name a prompt that the model does not have, or nothing says how it reads texts.
-    """
-    if metadata.reading is None and metadata is not NOTHING:
-        raise DataError(
-            "nothing says how the model reads queries and documents",
-            where="task.late-interaction",
-            expected="a model of PyLate, of sentence-transformers (MultiVectorEncoder) or of Stanford's ColBERT",
-            fix="choose the task embedding, or copy the model again",
-        )
-    reading = metadata.reading or Reading()
-    most = options.max_length or (reading.lengths[1] and max(filter(None, reading.lengths)))
-    return built(
-        options.replaced(max_length=most),
-        sided(metadata),
-        head="late-interaction",
-        form=TokenVectors(reading),
-        per_token=True,
+    description: ClassVar[str] = (
+        "embed each token of texts (ColBERT); as embedding, by the best products of tokens"
     )
+
+    def build(self, metadata: ModelMetadata = NOTHING) -> Embedding:
+        """Return the task for a model.
+
+        Raises:
+            DataError: the options name a prompt that the model does not have, or nothing says how it reads texts.
+        """
+        if metadata.reading is None and metadata is not NOTHING:
+            raise DataError(
+                "nothing says how the model reads queries and documents",
+                where="task.late-interaction",
+                expected="a model of PyLate, of sentence-transformers (MultiVectorEncoder) or of Stanford's ColBERT",
+                fix="choose the task embedding, or copy the model again",
+            )
+        reading = metadata.reading or Reading()
+        most = self.max_length or (reading.lengths[1] and max(filter(None, reading.lengths)))
+        return self.replaced(max_length=most).built(
+            sided(metadata),
+            head="late-interaction",
+            form=TokenVectors(reading),
+            per_token=True,
+        )
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -16,14 +17,10 @@ from octobert.tasks._classification import refuse_prompt
 from octobert.tasks._one_score import OneScore, activation_of
 from octobert.tasks._ranking import METRICS, Columns, Judged, Ranked
 from octobert.tasks._rows import Table
-from octobert.tasks._task import NOTHING, Result, RowTargets
-
-DESCRIPTION = (
-    "score documents of queries with a cross-encoder; nDCG@10, MRR, MAP and recall by query"
-)
+from octobert.tasks._task import NOTHING, Result, RowTargets, TaskOptions
 
 
-class Options(LongTextOptions):
+class RerankingOptions(TaskOptions, LongTextOptions):
     """Args:
     query, document: columns of a query, and of a document or a list of documents.
     relevance: the column of the relevance of documents, 0 for those that do not answer; read where the data has it.
@@ -31,39 +28,42 @@ class Options(LongTextOptions):
     max_length: tokens of a row; by default the model's limit.
     """
 
+    description: ClassVar[str] = (
+        "score documents of queries with a cross-encoder; nDCG@10, MRR, MAP and recall by query"
+    )
+
     query: str = "query"
     document: str = "document"
     relevance: str = "relevance"
     negative: str = "negative"
     max_length: int | None = Field(default=None, ge=2)
 
+    def build(self, metadata: ModelMetadata = NOTHING) -> Reranking:
+        """Return the task for a model.
 
-def build(options: Options, metadata: ModelMetadata = NOTHING) -> Reranking:
-    """The task for a model.
-
-    Raises:
-        DataError: a model that gives no score, or puts a prompt before its texts.
-    """
-    refuse_prompt(metadata)
-    if len(metadata.labels) > 1:
-        raise DataError(
-            "a reranker gives one score",
-            where="task.reranking",
-            got=f"{len(metadata.labels)} ({', '.join(metadata.labels)})",
-            expected="a model with one logit",
-            fix="use the task text-classification",
+        Raises:
+            DataError: a model that gives no score, or puts a prompt before its texts.
+        """
+        refuse_prompt(metadata)
+        if len(metadata.labels) > 1:
+            raise DataError(
+                "a reranker gives one score",
+                where="task.reranking",
+                got=f"{len(metadata.labels)} ({', '.join(metadata.labels)})",
+                expected="a model with one logit",
+                fix="use the task text-classification",
+            )
+        return Reranking(
+            text=((self.query, self.document),),
+            labels=metadata.labels or ("score",),
+            texts=2,
+            activation=activation_of(metadata),
+            max_length=self.max_length,
+            windows=self,
+            # All of the few documents that are reranked are among the first hundred.
+            metrics={name: metric for name, metric in METRICS.items() if name != "recall@100"},
+            names=Columns(self.query, self.document, self.relevance, self.negative),
         )
-    return Reranking(
-        text=((options.query, options.document),),
-        labels=metadata.labels or ("score",),
-        texts=2,
-        activation=activation_of(metadata),
-        max_length=options.max_length,
-        windows=options,
-        # All of the few documents that are reranked are among the first hundred.
-        metrics={name: metric for name, metric in METRICS.items() if name != "recall@100"},
-        names=Columns(options.query, options.document, options.relevance, options.negative),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

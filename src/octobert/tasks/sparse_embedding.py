@@ -25,9 +25,8 @@ from octobert.data.encoded import Encoded
 from octobert.data.tokenization import EncodedTexts, Text, Tokenizer
 from octobert.tasks._task import NOTHING, Outputs, UserAnswer
 from octobert.tasks._vectors import Embedding, VectorForm
-from octobert.tasks.embedding import QUERY, VectorOptions, built, sided
+from octobert.tasks.embedding import QUERY, VectorOptions, sided
 
-DESCRIPTION = "embed texts as weights of tokens (SPLADE); as embedding, with what a search costs and the overlap of terms"
 INDICES, VALUES = "indices", "values"
 # Entries that are kept of a vector. Trained models have 20 to 400.
 MOST = 1024
@@ -38,38 +37,42 @@ _AGAIN = "copy the model again"
 _SHOWN = 8
 
 
-class Options(VectorOptions):
+class SparseEmbeddingOptions(VectorOptions):
     """Args:
     most_active: the largest so many entries of a vector are kept, at most one for each token of the vocabulary; by default what
         the model states, else 1024.
     """
 
+    description: ClassVar[str] = (
+        "embed texts as weights of tokens (SPLADE); as embedding, with what a search costs and the overlap of terms"
+    )
+
     most_active: int | None = Field(default=None, gt=0)
 
+    def build(self, metadata: ModelMetadata = NOTHING) -> Embedding:
+        """Return the task for a model.
 
-def build(options: Options, metadata: ModelMetadata = NOTHING) -> Embedding:
-    """The task for a model.
-
-    Raises:
-        DataError: the options name a prompt that the model does not have.
-    """
-    form = SparseVectors(options.most_active or metadata.most_active or MOST, metadata.query_table)
-    task = built(
-        options,
-        sided(metadata) if form.told else metadata,
-        head="sparse-embedding",
-        form=form,
-        per_token=True,
-        similarity=metadata.similarity or "dot",
-    )
-    if not any(form.reads(text) for i in range(len(task.used)) for text in task.prompted(i, [""])):
-        raise DataError(
-            "the model reads none of the texts: a table makes the vectors of queries",
-            where="task.sparse-embedding",
-            got=f"the prompt {QUERY}",
-            fix="leave the prompt of documents to the model",
+        Raises:
+            DataError: the options name a prompt that the model does not have.
+        """
+        form = SparseVectors(self.most_active or metadata.most_active or MOST, metadata.query_table)
+        task = self.built(
+            sided(metadata) if form.told else metadata,
+            head="sparse-embedding",
+            form=form,
+            per_token=True,
+            similarity=metadata.similarity or "dot",
         )
-    return task
+        if not any(
+            form.reads(text) for i in range(len(task.used)) for text in task.prompted(i, [""])
+        ):
+            raise DataError(
+                "the model reads none of the texts: a table makes the vectors of queries",
+                where="task.sparse-embedding",
+                got=f"the prompt {QUERY}",
+                fix="leave the prompt of documents to the model",
+            )
+        return task
 
 
 @dataclass(frozen=True)

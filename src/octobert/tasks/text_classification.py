@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -44,11 +44,6 @@ from octobert.tasks._task import (
 )
 from octobert.tasks._texts import USUAL, Correlated, LabelledTexts, TextOptions
 
-DESCRIPTION = (
-    "classify or score one text or a pair; accuracy, F1, Matthews; "
-    "micro-F1 of several labels; Spearman, Pearson of scores"
-)
-
 
 def _as_texts(value: Any) -> Any:
     """YAML has numbers and booleans, which rows write as texts."""
@@ -70,7 +65,7 @@ def _each_once(value: tuple[str, ...]) -> tuple[str, ...]:
 LabelNames = Annotated[tuple[str, ...], BeforeValidator(_as_texts), AfterValidator(_each_once)]
 
 
-class Options(TextOptions, LongTextOptions):
+class TextClassificationOptions(TextOptions, LongTextOptions):
     """Args:
     label: the column of labels or scores; by default, the first of the usual names that the data has.
     labels: class names in the order of the logits; by default those of the model's config.
@@ -80,6 +75,11 @@ class Options(TextOptions, LongTextOptions):
     max_length: tokens of a row; by default the model's limit.
     """
 
+    description: ClassVar[str] = (
+        "classify or score one text or a pair; accuracy, F1, Matthews; "
+        "micro-F1 of several labels; Spearman, Pearson of scores"
+    )
+
     label: str | None = None
     labels: LabelNames = ()
     problem: Problem | None = None
@@ -88,69 +88,69 @@ class Options(TextOptions, LongTextOptions):
     ) = None
     max_length: int | None = Field(default=None, ge=2)
 
+    def build(self, metadata: ModelMetadata = NOTHING) -> Classification | MultiLabel | Scores:
+        """Return the task for a model.
 
-def build(
-    options: Options, metadata: ModelMetadata = NOTHING
-) -> Classification | MultiLabel | Scores:
-    """The task for a model.
-
-    Raises:
-        DataError: labels, a problem or a metric that do not fit the model or each other.
-    """
-    refuse_prompt(metadata)
-    names = check_labels(options.labels, metadata.labels)
-    metadata = metadata.replaced(labels=names, problem=options.problem or metadata.problem)
-    problem = options.problem or problem_of(metadata)
-    usual = ("label", "labels", "class")
-    label = (
-        (options.label,)
-        if options.label
-        else {"regression": ("score", *usual), "multi-label": ("labels", *usual)}.get(
-            problem, usual
-        )
-    )
-    shared: dict[str, Any] = {
-        "text": (options.text,) if options.text else USUAL,
-        "texts": metadata.texts,
-        "max_length": options.max_length,
-        "windows": options,
-        "label": label,
-    }
-    if problem == "regression":
-        if len(names) > 1:
-            raise DataError(
-                "a regression has one score",
-                where="task.text-classification",
-                got=f"{len(names)} ({', '.join(names)})",
-                expected="a model with one logit",
+        Raises:
+            DataError: labels, a problem or a metric that do not fit the model or each other.
+        """
+        refuse_prompt(metadata)
+        names = check_labels(self.labels, metadata.labels)
+        metadata = metadata.replaced(labels=names, problem=self.problem or metadata.problem)
+        problem = self.problem or problem_of(metadata)
+        usual = ("label", "labels", "class")
+        label = (
+            (self.label,)
+            if self.label
+            else {"regression": ("score", *usual), "multi-label": ("labels", *usual)}.get(
+                problem, usual
             )
-        metrics = named(SCORES, "spearman", "pearson")
-        kind: Any = partial(Scores, activation=activation_of(metadata))
-        names = names or ("score",)
-    elif problem == "multi-label":
-        kind, metrics = MultiLabel, named(LABELS, "micro_f1", "macro_f1")
-    else:
-        if options.metric == "f1" and len(names) > 2:
+        )
+        shared: dict[str, Any] = {
+            "text": (self.text,) if self.text else USUAL,
+            "texts": metadata.texts,
+            "max_length": self.max_length,
+            "windows": self,
+            "label": label,
+        }
+        if problem == "regression":
+            if len(names) > 1:
+                raise DataError(
+                    "a regression has one score",
+                    where="task.text-classification",
+                    got=f"{len(names)} ({', '.join(names)})",
+                    expected="a model with one logit",
+                )
+            metrics = named(SCORES, "spearman", "pearson")
+            kind: Any = partial(Scores, activation=activation_of(metadata))
+            names = names or ("score",)
+        elif problem == "multi-label":
+            kind, metrics = MultiLabel, named(LABELS, "micro_f1", "macro_f1")
+        else:
+            if self.metric == "f1" and len(names) > 2:
+                raise DataError(
+                    "F1 is a metric of two classes",
+                    where="task.text-classification.metric",
+                    got=f"{len(names)} classes",
+                    expected="macro_f1, accuracy or matthews",
+                )
+            of_two = ("f1",) if len(names) <= 2 else ()
+            kind, metrics = (
+                Classification,
+                named(CLASSES, "accuracy", *of_two, "macro_f1", "matthews"),
+            )
+        if self.metric is not None and self.metric not in metrics:
             raise DataError(
-                "F1 is a metric of two classes",
+                f"{problem} has no such metric",
                 where="task.text-classification.metric",
-                got=f"{len(names)} classes",
-                expected="macro_f1, accuracy or matthews",
+                got=self.metric,
+                expected=", ".join(metrics),
             )
-        of_two = ("f1",) if len(names) <= 2 else ()
-        kind, metrics = Classification, named(CLASSES, "accuracy", *of_two, "macro_f1", "matthews")
-    if options.metric is not None and options.metric not in metrics:
-        raise DataError(
-            f"{problem} has no such metric",
-            where="task.text-classification.metric",
-            got=options.metric,
-            expected=", ".join(metrics),
+        first, *_ = metrics
+        task: Classification | MultiLabel | Scores = kind(
+            **shared, labels=names, primary=self.metric or first, metrics=metrics
         )
-    first, *_ = metrics
-    task: Classification | MultiLabel | Scores = kind(
-        **shared, labels=names, primary=options.metric or first, metrics=metrics
-    )
-    return task
+        return task
 
 
 # A label is given where its probability is at least this.

@@ -9,7 +9,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -53,11 +53,11 @@ from octobert.tasks._task import (
     Result,
     RowTargets,
     Task,
+    TaskOptions,
     UserAnswer,
     objects,
 )
 
-DESCRIPTION = "tag every word (entities, parts of speech); entity F1, precision and recall as seqeval counts them, accuracy"
 _WORDS, _TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels", "pos_tags")
 _NO_ENTITY = "(nothing)"
 IGNORED = -100
@@ -65,7 +65,7 @@ IGNORED = -100
 RIGHT, PREDICTED, EXPECTED, RIGHT_TAGS, TAGS, CHANCE_RIGHT, CHANCE_PREDICTED, FREQUENT = range(8)
 
 
-class Options(StepOptions):
+class TokenClassificationOptions(TaskOptions, StepOptions):
     """Args:
     words: the column with lists of words; by default, the first of the usual names that the data has.
     tags: the column with lists of tags; the same default.
@@ -74,6 +74,10 @@ class Options(StepOptions):
     max_length: tokens of a window; by default the model's limit.
     step: tokens from the start of one window to the start of the next, for longer sentences; by default half a window.
     """
+
+    description: ClassVar[str] = (
+        "tag every word (entities, parts of speech); entity F1, precision and recall as seqeval counts them, accuracy"
+    )
 
     words: str | None = None
     tags: str | None = None
@@ -88,24 +92,23 @@ class Options(StepOptions):
             raise ValueError(f"there is no such metric; {did_you_mean(value, METRICS)}")
         return value
 
+    def build(self, metadata: ModelMetadata = NOTHING) -> Tagging:
+        """Return the task for a model with these tags.
 
-def build(options: Options, metadata: ModelMetadata = NOTHING) -> Tagging:
-    """The task for a model with these tags.
-
-    Raises:
-        DataError: the options name another number of tags than the model has.
-    """
-    labels = check_labels(options.labels, metadata.labels)
-    usual = "f1" if mark_entities(labels) or not labels else "accuracy"
-    return Tagging(
-        words=(options.words,) if options.words else _WORDS,
-        tags=(options.tags,) if options.tags else _TAGS,
-        labels=labels,
-        primary=options.metric or usual,
-        metrics=METRICS,
-        max_length=options.max_length,
-        steps=options,
-    )
+        Raises:
+            DataError: the options name another number of tags than the model has.
+        """
+        labels = check_labels(self.labels, metadata.labels)
+        usual = "f1" if mark_entities(labels) or not labels else "accuracy"
+        return Tagging(
+            words=(self.words,) if self.words else _WORDS,
+            tags=(self.tags,) if self.tags else _TAGS,
+            labels=labels,
+            primary=self.metric or usual,
+            metrics=METRICS,
+            max_length=self.max_length,
+            steps=self,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

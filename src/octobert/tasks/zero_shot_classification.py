@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -26,12 +26,11 @@ from octobert.tasks._task import NOTHING, RowTargets, UserAnswer
 from octobert.tasks._texts import USUAL, LabelledTexts, TextOptions
 from octobert.tasks.text_classification import LabelNames, MultiLabel
 
-DESCRIPTION = "classify texts by labels of your own with a model of entailment (NLI); accuracy, F1, Matthews; micro-F1"
 _PLACE = "{}"
 _WHERE = "task.zero-shot-classification"
 
 
-class Options(TextOptions):
+class ZeroShotOptions(TextOptions):
     """Args:
     labels: that a text may have, as rows name them.
     template: what makes a hypothesis of a label, which stands for `{}`.
@@ -40,6 +39,10 @@ class Options(TextOptions):
     label: the column of labels; by default, the first of the usual names that the data has.
     max_length: tokens of a text with a hypothesis; by default the model's limit.
     """
+
+    description: ClassVar[str] = (
+        "classify texts by labels of your own with a model of entailment (NLI); accuracy, F1, Matthews; micro-F1"
+    )
 
     labels: LabelNames = ()
     template: str = "This example is {}."
@@ -55,46 +58,43 @@ class Options(TextOptions):
             raise ValueError("write {} once, where the label stands")
         return value
 
+    def build(self, metadata: ModelMetadata = NOTHING) -> ZeroShot:
+        """Return the task for a model.
 
-def build(options: Options, metadata: ModelMetadata = NOTHING) -> ZeroShot:
-    """The task for a model.
-
-    Raises:
-        DataError: there are no labels, or the model has no class for entailment.
-    """
-    refuse_prompt(metadata)
-    if not options.labels:
-        raise DataError(
-            "the task has no labels",
-            where=f"{_WHERE}.labels",
-            fix="name those that a text may have",
+        Raises:
+            DataError: there are no labels, or the model has no class for entailment.
+        """
+        refuse_prompt(metadata)
+        if not self.labels:
+            raise DataError(
+                "the task has no labels",
+                where=f"{_WHERE}.labels",
+                fix="name those that a text may have",
+            )
+        # Before the model is read, none of its classes is known.
+        entailed, contradicted = (
+            (0, -1) if metadata is NOTHING else classes_of(metadata.labels, self.entailment)
         )
-    # Before the model is read, none of its classes is known.
-    entailed, contradicted = (
-        (0, -1) if metadata is NOTHING else classes_of(metadata.labels, options.entailment)
-    )
-    usual, several = ("label", "labels", "class"), options.several or len(options.labels) == 1
-    kind, metrics = (
-        (SeveralLabels, named(LABELS, "micro_f1", "macro_f1"))
-        if several
-        else (OneLabel, named(CLASSES, "accuracy", "macro_f1", "matthews"))
-    )
-    return kind(
-        text=(options.text,)
-        if options.text
-        else tuple(group for group in USUAL if len(group) == 1),
-        texts=1,
-        label=(options.label,) if options.label else usual,
-        labels=options.labels,
-        max_length=options.max_length,
-        per_token=True,
-        primary=next(iter(metrics)),
-        metrics=metrics,
-        hypotheses=tuple(options.template.replace(_PLACE, label) for label in options.labels),
-        of_model=metadata.labels,
-        entailed=entailed,
-        contradicted=contradicted if several else None,
-    )
+        usual, several = ("label", "labels", "class"), self.several or len(self.labels) == 1
+        kind, metrics = (
+            (SeveralLabels, named(LABELS, "micro_f1", "macro_f1"))
+            if several
+            else (OneLabel, named(CLASSES, "accuracy", "macro_f1", "matthews"))
+        )
+        return kind(
+            text=(self.text,) if self.text else tuple(group for group in USUAL if len(group) == 1),
+            texts=1,
+            label=(self.label,) if self.label else usual,
+            labels=self.labels,
+            max_length=self.max_length,
+            per_token=True,
+            primary=next(iter(metrics)),
+            metrics=metrics,
+            hypotheses=tuple(self.template.replace(_PLACE, label) for label in self.labels),
+            of_model=metadata.labels,
+            entailed=entailed,
+            contradicted=contradicted if several else None,
+        )
 
 
 def classes_of(labels: Sequence[str], named_class: str | None) -> tuple[int, int]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from octobert.core.frozen import FrozenModel
+from typing import ClassVar
+
 from octobert.core.results import ModelMetadata
-from octobert.tasks import NOTHING, Task, text_classification
+from octobert.tasks import NOTHING, Task, TaskOptions
+from octobert.tasks.text_classification import TextClassificationOptions
 
-DESCRIPTION = "same or different; accuracy"
 
-
-class Options(FrozenModel):
+class ExtraTask(TaskOptions):
     """Options of the task.
 
     Args:
@@ -17,11 +17,11 @@ class Options(FrozenModel):
         second: column of the second text.
     """
 
+    description: ClassVar[str] = "same or different; accuracy"
+
     first: str = "sentence1"
     second: str = "sentence2"
 
-
-def build(options: Options, metadata: ModelMetadata = NOTHING) -> Task:
-    """Return the task for a model with these class names."""
-    columns = text_classification.Options(text=(options.first, options.second))
-    return text_classification.build(columns, metadata)
+    def build(self, metadata: ModelMetadata = NOTHING) -> Task:
+        """Return the task for a model with these class names."""
+        return TextClassificationOptions(text=(self.first, self.second)).build(metadata)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 
+from octobert import tasks
 from octobert.core.errors import ModelError, TokenError
 from octobert.core.heads import head_of
 from octobert.core.model_config import CONFIG, MODULES, Config
@@ -24,7 +25,6 @@ from octobert.models.source import ModelSource
 from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import CapturedModel, Checkpoint, Rows
 from octobert.pipeline.contract import Context, Summary, stage
-from octobert.tasks import build
 
 # Real sentences and pairs, from one word to the model's limit: lengths, scripts, segments and padding are all exercised.
 _LONG = (
@@ -124,7 +124,7 @@ def _graph(
     context: Context, rows: Rows, model: ModelSource, head: str, axes: dict[str, int]
 ) -> Summary:
     """Capture a graph of any kind."""
-    batches = rows.feeds(build(head, {}), context.work)
+    batches = rows.feeds(tasks.load(head).build(), context.work)
     captured = capture.capture_graph(model.path, batches, axes, compared=COMPARED)
     operators.save(captured.model, context.work / artifacts.FLOAT)
     context.write_json(CONFIG, {"model_type": "graph"})
