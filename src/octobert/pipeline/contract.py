@@ -40,7 +40,7 @@ from octobert.config.training import Training
 from octobert.core.files import file_digest, file_stamp
 from octobert.core.frozen import FrozenModel, lazy
 from octobert.core.results import ModelMetadata
-from octobert.tasks import PLUGINS, MetricSpecs, Task, measured
+from octobert.tasks import MetricSpecs, Task, TaskField, measured
 
 STAGES = "octobert.pipeline.stages"
 # Annotate parameters of stages. An option that changes nothing about the result does not count for the step's key. Of results
@@ -128,21 +128,19 @@ A = TypeVar("A", bound=StepResult, covariant=True)
 
 
 class TaskSpec(FrozenModel):
-    """A task as plain data.
+    """What makes the task of a run.
 
     Args:
-        name: the plugin, `text-classification`.
-        options: its options.
+        options: of the task.
         stated: what the model's files state.
     """
 
-    name: str
-    options: dict[str, Any]
+    options: TaskField
     stated: ModelMetadata
 
     def build(self) -> Task:
-        """The task itself."""
-        return PLUGINS.make(self).build(self.stated)
+        """Return the task itself."""
+        return self.options.build(self.stated)
 
 
 class ScoredTask(TaskSpec):

@@ -25,6 +25,7 @@ from octobert.quantization.observer import check_provider
 from octobert.report import vendor
 from octobert.targets import runtimes
 from octobert.tasks import Task, need_search
+from octobert.tasks.graph import GraphOptions
 
 
 def check(run: Run, task: Task) -> None:
@@ -105,7 +106,8 @@ def check(run: Run, task: Task) -> None:
 
 def _check_graph(run: Run) -> None:
     """Refuse what a graph of any kind does not have: a checkpoint, training, searches by a metric, fixed shapes of tokens."""
-    recipe, model = run.recipe, run.model
+    recipe, model, options = run.recipe, run.model, run.spec.options
+    assert isinstance(options, GraphOptions)
     if model.is_checkpoint:
         raise ModelError(
             "the task graph takes an ONNX file",
@@ -115,7 +117,7 @@ def _check_graph(run: Run) -> None:
         )
     signature = ports_of(read_onnx(model.path))
     outputs = [port.name for port in signature.outputs]
-    for name in recipe.task.options.get("scores", ()):
+    for name in options.scores:
         if name not in outputs:
             raise RecipeError(
                 f'the graph has no output "{name}"',
@@ -125,7 +127,7 @@ def _check_graph(run: Run) -> None:
             )
     tables = [each.target.capabilities for each in run.targets]
     fixed = [table.name for table in tables if table.shapes == "fixed"]
-    if fixed and not recipe.task.options.get("axes"):
+    if fixed and not options.axes:
         ports = signature.inputs
         if free := [port for port in ports if port.shape is None or -1 in port.shape]:
             raise ModelError(

@@ -66,7 +66,8 @@ def resolve(recipe: Recipe, *, tune: bool | None = None) -> Run:
     )
     recipe, places = _with_texts_alone(recipe, places)
     metadata = _model_metadata(recipe, model, places)
-    task = tasks.PLUGINS.make(recipe.task).build(metadata)
+    options = tasks.PLUGINS.make(recipe.task)
+    task = options.build(metadata)
     if recipe.data.corpus == AUTO and not task.searches:
         places = replace(places, corpus=None)
     longest = _longest(recipe, model, here)
@@ -81,7 +82,7 @@ def resolve(recipe: Recipe, *, tune: bool | None = None) -> Run:
         recipe=recipe,
         model=model,
         places=places,
-        spec=TaskSpec(name=recipe.task.name, options=recipe.task.options, stated=metadata),
+        spec=TaskSpec(options=options, stated=metadata),
         head=task.head,
         max_length=task.max_length or model.longest_input,
         benchmark=timed,

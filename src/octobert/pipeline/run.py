@@ -26,6 +26,7 @@ from octobert.quantization.methods import Method
 from octobert.quantization.transforms import Transform
 from octobert.targets import PLUGINS, Target, runtimes
 from octobert.tasks import MetricSpecs
+from octobert.tasks.graph import GraphOptions
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,8 @@ class Run:
     @property
     def axes(self) -> dict[str, int]:
         """Return the axes of a graph of any kind that are fixed."""
-        return {} if self.reads_texts else dict(self.recipe.task.options.get("axes", {}))
+        options = self.spec.options
+        return options.axes if isinstance(options, GraphOptions) else {}
 
     @property
     def reads_texts(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 from octobert.core import plugins
 from octobert.core.errors import ColumnError, DataError, ModelError, RecipeError
@@ -50,6 +51,7 @@ __all__ = [
     "Retrieval",
     "Table",
     "Task",
+    "TaskField",
     "TaskOptions",
     "UserAnswer",
     "VectorForm",
@@ -68,6 +70,7 @@ __all__ = [
 
 
 PLUGINS = plugins.Plugins("tasks", TaskOptions)
+TaskField = Annotated[TaskOptions, PLUGINS]
 names, load, each = PLUGINS.names, PLUGINS.load, PLUGINS.each
 
 

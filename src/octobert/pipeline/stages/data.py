@@ -25,7 +25,7 @@ from octobert.data.sources import Content, RowFunction
 from octobert.models.source import ModelSource
 from octobert.pipeline.artifacts import Rows
 from octobert.pipeline.contract import NOT_IN_KEY, Context, Summary, TaskSpec, stage
-from octobert.tasks import Table, Task, check_columns
+from octobert.tasks import PLUGINS, Table, Task, check_columns
 
 # Shares of the tuning rows that are judged one after another.
 TUNING_SHARES = (0.125, 0.25, 0.5, 1.0)
@@ -71,7 +71,16 @@ def run(
     """
     task, samples = spec.build(), calibrate.samples or 0
     reader = _Reader(
-        task, spec.name, places, functions, hub, revision, columns, preprocess, alone, reads
+        task,
+        PLUGINS.name_of(spec.options),
+        places,
+        functions,
+        hub,
+        revision,
+        columns,
+        preprocess,
+        alone,
+        reads,
     )
     # Evaluated rows first, as they need most columns.
     target, evaluated = reader.load("evaluate") if "evaluate" in places and not alone else ("", [])

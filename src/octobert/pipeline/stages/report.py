@@ -52,7 +52,7 @@ from octobert.pipeline.contract import (
     stage,
 )
 from octobert.pipeline.store import manifest_of
-from octobert.tasks import Result, Task
+from octobert.tasks import PLUGINS, Result, Task
 
 REPORT = "report.json"
 BINS = 64
@@ -200,7 +200,11 @@ def _task_facts(spec: TaskSpec, task: Task, texts: Sequence[Sequence[str]]) -> T
         "texts": counts.pop() if len(counts) == 1 else 0,
     }
     return TaskFacts(
-        name=spec.name, options=spec.options, head=task.head, primary=task.primary, **stated
+        name=PLUGINS.name_of(spec.options),
+        options=spec.options.model_dump(mode="json", exclude_unset=True),
+        head=task.head,
+        primary=task.primary,
+        **stated,
     )
 
 
