@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -232,7 +233,8 @@ def test_a_dry_run_tells_the_steps(
     given = [word for change in changes for word in ("--set", change)]
     done = cli.octobert("run", path, "--out", tmp_path / "out", "--dry-run", *given)
     assert done.returncode == 0, done.stderr
-    golden(done.stdout)
+    # What is decided depends on the CPU.
+    golden(re.sub(r"reduce_range: \w+", "reduce_range: …", done.stdout))
 
 
 # What no shipped recipe asks for.
@@ -260,7 +262,8 @@ def test_a_dry_run_tells_the_steps_of_what_is_asked(
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe | ASKED[name]))
     done = cli.octobert("run", tmp_path / "recipe.yaml", "--out", tmp_path / "out", "--dry-run")
     assert done.returncode == 0, done.stderr
-    golden(done.stdout)
+    # What is decided depends on the CPU.
+    golden(re.sub(r"reduce_range: \w+", "reduce_range: …", done.stdout))
 
 
 @pytest.mark.slow

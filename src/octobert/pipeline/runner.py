@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from octobert.config.loading import as_written
+from octobert.config.loading import as_written, in_recipe
 from octobert.config.recipe import Choice, Recipe
 from octobert.core import budget
 from octobert.core.files import storage_errors
@@ -81,8 +81,19 @@ def dry_run(
             rows = f": {_rows(step, executor)}" if step.stage == "data" else ""
             reason = f"not in the store{rows}"
         action: Literal["run", "reuse"] = "run" if artifact is None else "reuse"
+        reason += "".join(f"; {text}" for text in _decided(step))
         verdicts.append(PlannedStep(step=step.name, action=action, reason=reason))
     return verdicts
+
+
+def _decided(step: Step) -> Iterator[str]:
+    """Yield the plugins that a step uses, with the options that are set or decided, as a recipe has them."""
+    for value in step.options.model_dump(mode="json").values():
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, dict) and part.keys() == {"name", "options"}:
+                choice = Choice.model_validate(part)
+                if f"/{choice.name}" not in step.name:
+                    yield in_recipe(choice)
 
 
 def _rows(step: Step, executor: Executor) -> str:
