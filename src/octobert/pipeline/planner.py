@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from octobert.config.loading import as_stored
 from octobert.config.recipe import Choice, Recipe
@@ -99,23 +98,11 @@ def steps_for(run: Run) -> list[Step]:
         model_digest=run.model.digest,
         absent=run.absent,
         scored=run.scored,
+        choice=run.choice,
         seed=recipe.seed,
     )
     _package(steps, run, models, reported)
     return _checked(steps)
-
-
-def packages(steps: Sequence[Step], chosen: str | None) -> list[Step]:
-    """Return the steps of a run that package the files of every target, with why a search has chosen the model.
-
-    Args:
-        chosen: in one sentence; None without a search.
-    """
-    return [
-        replace(step, options=step.options.replaced(chosen=chosen))
-        for step in steps
-        if step.stage == "package"
-    ]
 
 
 def _package(
@@ -132,7 +119,6 @@ def _package(
             report=reported,
             target=each.name,
             entries=each.session,
-            chosen=None,
             float_model=run.recipe.float_model,
         )
 

@@ -13,6 +13,7 @@ from octobert.core.files import canonical_digest
 from octobert.core.frozen import lazy
 from octobert.core.heads import head_of
 from octobert.core.plan import FloatType
+from octobert.core.selection import Selection
 from octobert.core.session import SessionEntries, StaticShape
 from octobert.core.user_code import UserCode
 from octobert.data import sources
@@ -68,6 +69,7 @@ class Run:
     Args:
         model: the user's.
         absent: candidate → why it cannot run here.
+        choice: why a search has chosen this run; without sentences, which have figures of the run itself.
         kinds: kinds of sites that are observed besides those that the method needs, so that several recipes share one pass.
     """
 
@@ -83,6 +85,7 @@ class Run:
     here: environment.Environment
     preprocess: UserCode | None
     measures: MetricSpecs
+    choice: Selection | None = None
     kinds: tuple[str, ...] = ()
 
     @lazy

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from octobert.config.loading import as_written, in_recipe
+from octobert.config.loading import as_file, as_written, in_recipe, with_absolute_paths
 from octobert.config.recipe import Choice, Recipe
 from octobert.core import budget
 from octobert.core.files import storage_errors
@@ -29,7 +29,6 @@ from octobert.pipeline.executors import Executor, local
 from octobert.pipeline.output import folder_of, publish_run
 from octobert.pipeline.planner import (
     finetune_steps,
-    packages,
     steps_for,
     steps_of,
     sweep_steps,
@@ -41,7 +40,6 @@ from octobert.pipeline.stages import report as report_stage
 from octobert.pipeline.stages import sweep as sweep_stage
 from octobert.pipeline.store import FOLDER, Artifact, Store, manifest_of
 from octobert.pipeline.work import KEPT, Work, at_work, key_of, store_home
-from octobert.report import choices, judged
 from octobert.report.events import ProgressCallback, ProgressEvent, ignore
 
 # In sizes of the checkpoint: float graphs that all targets share, and what each target adds, with its package (measured: 6.7
@@ -137,24 +135,14 @@ def run(
     progress(ProgressEvent("disk", "note", _disk(planned, out, searches=searches)))
     check_output(steps_for(planned), out, package=package)
     with at_work(recipe, out, progress, executor) as (work, notes):
-        chosen = None
         if searches:
-            chosen = winner.search(planned, as_written(recipe), out, work)
-            planned = chosen.run
+            planned = winner.search(planned, as_written(recipe), out, work)
         steps = steps_for(planned)
         work.teller.planned(steps)
-        # Packages say why a search has chosen them, which the report tells.
-        artifacts = work.carry_out_all(step for step in steps if step.stage != "package")
-        report = work.results(artifacts)["report"].read(report_stage.REPORT, Report)
-        pages: dict[str, str] = {}
-        if chosen is not None:
-            report = report.replaced(choice=chosen.selection)
-            pages = {winner.RECIPE: chosen.recipe}
-        report = choices.told(report.replaced(checks=judged.checked(report)))
-        why = None if report.choice is None else report.choice.sentence
-        artifacts = work.carry_out_all(packages(steps, why), artifacts)
+        artifacts = work.carry_out_all(steps)
+        results = work.results(artifacts)
+        report = results["report"].read(report_stage.REPORT, Report)
         with storage_errors(out):
-            results = work.results(artifacts)
             notes += publish_run(
                 planned.recipe,
                 steps,
@@ -163,7 +151,9 @@ def run(
                 out,
                 work.lock,
                 package=package,
-                pages=pages,
+                pages={winner.RECIPE: as_file(with_absolute_paths(planned.recipe))}
+                if searches
+                else {},
                 fetch=lambda name: work.make_whole(artifacts[name]),
             )
     return report

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from octobert import targets
@@ -43,24 +43,6 @@ class SearchDecision(FrozenModel):
     lean: bool
 
 
-@dataclass(frozen=True)
-class Winner:
-    """The model that a search has taken.
-
-    Args:
-        run: of its recipe.
-        selection: without sentences, which have figures of that run.
-    """
-
-    run: Run
-    selection: Selection
-
-    @property
-    def recipe(self) -> str:
-        """The winner's recipe as YAML. It lies in another folder than the one that its paths were given from."""
-        return loading.as_file(loading.with_absolute_paths(self.run.recipe))
-
-
 def searched_run(recipe: Recipe) -> Run:
     """The run of a recipe with `choose` or `search`, checked.
 
@@ -75,8 +57,8 @@ def searched_run(recipe: Recipe) -> Run:
     return run
 
 
-def search(run: Run, written: PlainRecipe, out: Path, work: Work) -> Winner:
-    """Search, or take what the same search has decided before.
+def search(run: Run, written: PlainRecipe, out: Path, work: Work) -> Run:
+    """Search, or take what the same search has decided before, and return the run of the winner.
 
     Args:
         run: see `searched_run`.
@@ -84,7 +66,7 @@ def search(run: Run, written: PlainRecipe, out: Path, work: Work) -> Winner:
         out: the output directory, whose hidden folder has the recipe of the best so far.
     """
     decision, trials = _decided(run, written, out, work)
-    return Winner(_final_run(trials, decision), decision.selection)
+    return _final_run(trials, decision)
 
 
 def _settings(run: Run) -> Choose | Search:
@@ -225,4 +207,4 @@ def _final_run(trials: VariantTrials, decided: SearchDecision) -> Run:
         }
         run = replace(run, candidates=tuple(filter(measured.__contains__, run.candidates)))
     benchmark = quick_benchmark(run.benchmark) if decided.lean else run.benchmark
-    return replace(run, recipe=recipe, absent=absent, benchmark=benchmark)
+    return replace(run, recipe=recipe, absent=absent, benchmark=benchmark, choice=decided.selection)

@@ -39,7 +39,6 @@ def run(
     *,
     target: str,
     entries: SessionEntries,
-    chosen: str | None,
     float_model: bool,
 ) -> Summary:
     """Package.
@@ -47,7 +46,6 @@ def run(
     Args:
         export: the target's files.
         entries: what the recipe sets for the target's sessions.
-        chosen: why the model was chosen, where a search has chosen it.
         float_model: whether the float graph is packaged too.
     """
     work = context.work
@@ -97,7 +95,7 @@ def run(
         environment=measured.environment,
         files=files,
         sizes={name: (work / name).stat().st_size for name in files},
-        chosen=chosen,
+        chosen=None if measured.choice is None else measured.choice.sentence,
     )
     context.write(PACKAGE_FILE, manifest)
     return {

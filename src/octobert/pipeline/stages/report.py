@@ -22,6 +22,7 @@ from octobert.core.measurements import Comparison, Figures, Score, StoredScore
 from octobert.core.plan import Decision, Quantizer, QuantPlan
 from octobert.core.ranges import RangeFacts, TensorStatistics
 from octobert.core.results import DataFacts, Report, StageFacts, TaskFacts
+from octobert.core.selection import Selection
 from octobert.data.tokenization import Tokenizer
 from octobert.evaluation import candidates, probing, scoring
 from octobert.evaluation.benchmarking import BenchmarkResult
@@ -52,6 +53,7 @@ from octobert.pipeline.contract import (
     stage,
 )
 from octobert.pipeline.store import manifest_of
+from octobert.report import choices, judged
 from octobert.tasks import PLUGINS, Result, Task
 
 REPORT = "report.json"
@@ -84,9 +86,10 @@ def run(
     model_digest: str,
     absent: dict[str, str],
     scored: ScoredTask,
+    choice: Selection | None,
     seed: int,
 ) -> Summary:
-    """Gather and compare.
+    """Gather, compare, and check what the recipe demands.
 
     Args:
         steps: all of the run, with how long they took.
@@ -97,6 +100,7 @@ def run(
         evaluated: candidate → its outputs.
         simulated, profiled, tuned: by target.
         absent: candidate → why it was not measured.
+        choice: why a search has chosen these models, without sentences.
     """
     task, calibrated = scored.build(), ranges.ranges
     plans = {target: each.plan for target, each in planned.items()}
@@ -167,7 +171,8 @@ def run(
         )
         for each in report.models
     ]
-    context.write(REPORT, report.replaced(models=tuple(models)))
+    report = report.replaced(models=tuple(models), choice=choice)
+    context.write(REPORT, choices.told(report.replaced(checks=judged.checked(report))))
     return {"comparisons": len(report.compared)}
 
 
