@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from octobert.config.choosing import Search
 from octobert.config.recipe import Recipe
 from octobert.core.errors import OctobertError
-from octobert.core.estimate import Estimate
 from octobert.core.limits import objective_named
 from octobert.core.selection import VariantResult
 from octobert.evaluation.tuning import optuna_for
@@ -113,9 +112,7 @@ class _Search:
         self._trials, self._settings, self._tell = trials, settings, tell
         self._recipe = trials.run.recipe
         self.tried: list[_Trial] = []
-        self.ranking = limits.Ranking(
-            settings.limits, settings.goals, trials.metric, self._beside, _ratio
-        )
+        self.ranking = limits.Ranking(settings.goals, trials.metric, trials.ratio)
         self._prepared: set[str] = set()
 
     @property
@@ -142,15 +139,17 @@ class _Search:
 
     def keeps(self, result: VariantResult) -> bool:
         """Whether a model could be made, and keeps all limits."""
-        return self.goals(result) is not None and self.ranking.excess(result) == 0
+        return self.goals(result) is not None and result.state == "admissible"
 
     def best(self, results: Sequence[VariantResult]) -> VariantResult:
         """The best of some that could be made: of those that keep the limits, otherwise the nearest."""
         keeping = list(filter(self.keeps, results))
-        return self.ranking.ranked(keeping)[0] if keeping else self.ranking.nearest(results)
+        return self.ranking.ranked(keeping)[0] if keeping else limits.nearest(results)
 
     def goals(self, result: VariantResult) -> tuple[float, ...] | None:
-        """Figures in the order of the goals; None where one is missing."""
+        """Figures in the order of the goals; None where one is missing, or the model cannot be made."""
+        if result.reason:
+            return None
         figures = [self._goal(result, name) for name in self._settings.goals]
         known = tuple(figure for figure in figures if figure is not None)
         return known if len(known) == len(figures) else None
@@ -245,7 +244,7 @@ class _Search:
             for is_more, column in zip(more, zip(*known, strict=True), strict=False)
         ]
         for trial, figures in zip(tried, goals, strict=True):
-            misses = _FAR if figures is None else self.ranking.excess(trial.found)
+            misses = _FAR if figures is None else limits.excess(trial.found)
             study.add_trial(
                 package.trial.create_trial(
                     params={key: trial.combination[key] for key in combinations.space},
@@ -271,30 +270,9 @@ class _Search:
         best = self.best([result for _, result in made])
         return next(combination for combination, result in made if result is best)
 
-    def _beside(self, result: VariantResult) -> VariantResult:
-        """The float model as it was timed in turn with a variant, whenever that was."""
-        reference = self.reference
-        if result.ratio is None:
-            return reference
-        factors = {"latency": 1 / result.ratio.value, "throughput": result.ratio.value}
-        timed = {name: factors.get(objective_named(name).name) for name in result.figures}
-        figures = {
-            name: result.figures[name].times(factor)
-            for name, factor in timed.items()
-            if factor is not None
-        }
-        return reference.replaced(figures={**reference.figures, **figures})
-
     def _goal(self, result: VariantResult, name: str) -> float | None:
         goal = objective_named(name)
         if goal.name == "latency" and goal.percentile is None:
             return None if result.ratio is None else result.ratio.value
         figure = limits.figure_of(result, name, self._trials.metric)
         return None if figure is None or not math.isfinite(figure.value) else figure.value
-
-
-def _ratio(one: VariantResult, other: VariantResult) -> Estimate:
-    """The time of one variant divided by that of another."""
-    if one.ratio is None or other.ratio is None or one.variant == other.variant:
-        return Estimate.exactly(1.0)
-    return one.ratio.over(other.ratio)
