@@ -15,7 +15,6 @@ from octobert.config.loading import parse
 from octobert.core.errors import DataError, RecipeError
 from octobert.core.plan import Decision, Quantizer, QuantPlan, Site
 from octobert.core.results import Sensitivity, SiteSensitivity, Trial
-from octobert.core.trials import Trials
 from octobert.pipeline import runner
 from octobert.pipeline.executors import inline
 from octobert.quantization import search
@@ -84,14 +83,7 @@ class World:
         order = search.fallback_order(
             UNITS, {u.name: self.errors.get(u.name, 0.0) for u in UNITS}, SAVING
         )
-        spent = [trial.seconds for trial in done]
-        trials = Trials(
-            self.attempt,
-            seconds=seconds - sum(spent),
-            results={frozenset(trial.fallback): trial for trial in done},
-            longest=max(spent, default=0.0),
-            clock=lambda: self.seconds * len(self.tried),
-        )
+        trials = search.Trials(self.attempt, seconds=seconds, earlier=done)
         outcome = search.search(order, SAVING, trials, most=len(UNITS) - 1)
         assert list(trials.results)[len(done) :] == self.tried
         return outcome
@@ -129,7 +121,7 @@ def test_units_that_save_nothing_come_first_and_units_that_save_much_return_to_8
     errors = {"layer 0 ffn_up": 0.2, "layer 2 ffn_down": 0.1}
     world = World({"layer 2 ffn_down": 0.1}, allowed=0.05)
     order = search.fallback_order(UNITS, {u.name: errors.get(u.name, 0.0) for u in UNITS}, SAVING)
-    outcome = search.search(order, SAVING, Trials(world.attempt), most=11)
+    outcome = search.search(order, SAVING, search.Trials(world.attempt, seconds=60.0), most=11)
     assert outcome.taken.fallback == ("layer 2 ffn_down",)
 
 
@@ -156,6 +148,19 @@ def test_trials_of_an_interrupted_search_are_not_made_again() -> None:
     late = World(errors, allowed=0.05)
     assert late.search(done=tuple(spent), seconds=200.0).ended == "time limit reached"
     assert late.tried == []
+
+
+def test_the_longest_trial_so_far_must_fit_into_what_is_left_and_the_first_one_always_runs() -> (
+    None
+):
+    world = World({}, allowed=0.0, seconds=5.0)
+    trials = search.Trials(world.attempt, seconds=7.0)
+    first, second = frozenset({"layer 0 qkv"}), frozenset({"layer 1 qkv"})
+    assert trials.result(first) is trials.result(first)
+    assert (trials.result(second), trials.out_of_time) == (None, True)
+    # What is known needs no time.
+    assert trials.result(first) is not None
+    assert world.tried == [first]
 
 
 def test_the_error_of_a_shared_value_is_divided() -> None:

@@ -30,7 +30,6 @@ from octobert.core.session import (
     Tuned,
     default_setting,
 )
-from octobert.core.trials import Trials
 from octobert.data.encoded import Encoded
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.interleaving import interleave
@@ -87,7 +86,7 @@ def tune(
         pad_id: id of the padding token.
         goal: `latency` or `throughput`.
         longest: the model's limit in tokens.
-        trials, minutes: limits of the search; the final comparison comes on top.
+        trials, minutes: limits of the search; no trial begins after them. The final comparison comes on top.
         seed: of the sampled rows and of the search.
         on_trial: called after each trial with its number and result.
 
@@ -100,29 +99,24 @@ def tune(
     default = default_setting(goal)
     space = space_of(candidate.name, goal)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+    # By their JSON, as mappings are no keys.
+    tried: dict[str, Tried] = {}
     with _opened(candidate, default, work) as base:
-        # By their JSON, as mappings are no keys.
-        tried: Trials[str, Tried] = Trials(
-            lambda text: _tried(candidate, Setting.model_validate_json(text), work, base),
-            seconds=60 * minutes,
-        )
-        for number in range(trials):
-            proposed = study.ask()
-            setting = _drawn(proposed, space, default)
+
+        def objective(trial: Any) -> float | None:
+            setting = _drawn(trial, space, default)
             config = setting.model_dump_json()
             if setting == default:
-                tried.results[config] = Tried(setting=setting, ratio=1.0)
-            is_new = config not in tried.results
-            result = tried.result(config)
-            if result is None:
-                break
-            if is_new and on_trial:
-                on_trial(number + 1, result)
-            if result.ratio is None:
-                study.tell(proposed, state=optuna.trial.TrialState.FAIL)
-            else:
-                study.tell(proposed, result.ratio)
-        results = tuple(tried.results.values())
+                tried[config] = Tried(setting=setting, ratio=1.0)
+            if config not in tried:
+                tried[config] = _tried(candidate, setting, work, base)
+                if on_trial:
+                    on_trial(trial.number + 1, tried[config])
+            # Without a ratio the trial has failed.
+            return tried[config].ratio
+
+        study.optimize(objective, n_trials=trials, timeout=60 * minutes)
+        results = tuple(tried.values())
         faster = [t for t in results if t.ratio is not None and t.ratio < 1.0]
         faster.sort(key=lambda t: t.ratio or 0.0)
         finalists = [t.setting for t in faster[:_FINALISTS]]

@@ -7,13 +7,12 @@ and then returns single units to 8 bits, those that save most time first, as lon
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from octobert.core.family import NORM_PARTS
 from octobert.core.plan import Decision, DType, QuantPlan, Site
 from octobert.core.results import Sensitivity, Trial
-from octobert.core.trials import Trials
 
 # Parts of a layer that form one unit, because a runtime fuses them or feeds them from one value. Other parts are units alone.
 _UNITS = {
@@ -36,6 +35,47 @@ class Unit:
     name: str
     kind: str
     sites: tuple[Site, ...]
+
+
+class Trials:
+    """The plans that were tried, each once, by the units that fall back in them.
+
+    Args:
+        attempt: tries a plan, given the names of its units.
+        seconds: time limit of all trials. One begins only if the longest so far would end within it; the first always begins.
+        earlier: trials of an interrupted search, whose time counts.
+
+    Attributes:
+        results: names of units → trial, in the order of the trials.
+        out_of_time: whether the time limit has kept a trial from beginning.
+    """
+
+    def __init__(
+        self,
+        attempt: Callable[[frozenset[str]], Trial],
+        *,
+        seconds: float,
+        earlier: Iterable[Trial] = (),
+    ) -> None:
+        self.results = {frozenset(trial.fallback): trial for trial in earlier}
+        self.out_of_time = False
+        self._attempt, self._limit = attempt, seconds
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all trials."""
+        return sum(trial.seconds for trial in self.results.values())
+
+    def result(self, names: frozenset[str]) -> Trial | None:
+        """Return the trial of a plan, which is tried if it is new; None where there is no time for it."""
+        if names in self.results:
+            return self.results[names]
+        longest = max((trial.seconds for trial in self.results.values()), default=None)
+        if longest is not None and self.seconds + longest > self._limit:
+            self.out_of_time = True
+            return None
+        self.results[names] = self._attempt(names)
+        return self.results[names]
 
 
 @dataclass(frozen=True)
@@ -122,7 +162,7 @@ def _decision_with_fallback(decision: Decision, why: str | None, dtype: DType | 
 def search(
     units: Sequence[Unit],
     saving: Mapping[str, float],
-    trials: Trials[frozenset[str], Trial],
+    trials: Trials,
     *,
     most: int,
 ) -> SearchOutcome:
@@ -156,9 +196,7 @@ def search(
     return _outcome(trials)
 
 
-def _return_to_8_bits(
-    units: Sequence[Unit], saving: Mapping[str, float], trials: Trials[frozenset[str], Trial]
-) -> None:
+def _return_to_8_bits(units: Sequence[Unit], saving: Mapping[str, float], trials: Trials) -> None:
     """Try to return single units to 8 bits, those that save most time first. One unit always stays in float."""
     fallback = frozenset(unit.name for unit in units)
     for unit in sorted(units, key=lambda u: -saving.get(u.kind, 0.0)):
@@ -171,7 +209,7 @@ def _return_to_8_bits(
             fallback -= {unit.name}
 
 
-def _outcome(trials: Trials[frozenset[str], Trial]) -> SearchOutcome:
+def _outcome(trials: Trials) -> SearchOutcome:
     """The fastest trial that meets the criterion, or the trial with the smallest drop if none does."""
     results = list(trials.results.values())
     met = [trial for trial in results if trial.met]

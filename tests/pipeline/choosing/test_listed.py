@@ -122,7 +122,7 @@ def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_equal_seeds_and_figures_give_equal_trials(sampler: str) -> None:
     first, ended, tries = searched(sampler=sampler, seed=1, trials=6)
-    assert (len(in_order(first)), ended) == (6, "after 6 trials")
+    assert (len(in_order(first)), ended) == (6, "after 6 trials: 6 of 12 combinations were tried")
     again, _, others = searched(sampler=sampler, seed=1, trials=6)
     assert (again, others.tried) == (first, tries.tried)
     if sampler != "exhaustive":
@@ -162,13 +162,16 @@ def test_tpe_comes_to_good_combinations(monkeypatch: pytest.MonkeyPatch, without
 
     def truth(variant: Variant) -> Truth:
         one, other = (variant.changes[key] for key in keys)
-        return Truth(0.1 + 0.05 * (abs(one - 16) + abs(other - 7)), 0.0)
+        return Truth(1.0, 0.0, size=0.1 + 0.05 * (abs(one - 16) + abs(other - 7)))
 
-    recipe = recipe_of(space={key: [1] for key in keys}, sampler="tpe", trials=30)
-    found, _ = listed.search(Trials(recipe, truth), recipe.search, lambda *_: None)  # type: ignore[arg-type]
-    times = [each.ratio.value for each in in_order(found)]
-    assert min(times) < min(times[:10])
-    assert sum(times[20:]) < sum(times[:10])
+    space, sizes = {key: [1] for key in keys}, []
+    for seed in range(5):
+        recipe = recipe_of(space=space, sampler="tpe", trials=30, seed=seed, goals=["size"])
+        found, _ = listed.search(Trials(recipe, truth), recipe.search, lambda *_: None)  # type: ignore[arg-type]
+        sizes.append([each.figures["size"].value for each in in_order(found)])
+    # One seed may be lucky at once.
+    assert sum(map(min, sizes)) < sum(min(each[:10]) for each in sizes)
+    assert sum(sum(each[20:]) for each in sizes) < sum(sum(each[:10]) for each in sizes)
 
 
 def test_one_pass_at_a_time_keeps_the_best_value_of_each_key(without_noise) -> None:
@@ -223,7 +226,7 @@ def test_a_time_limit_ends_it() -> None:
 
     recipe = recipe_of(sampler="exhaustive", minutes=1)
     found, ended = listed.search(Timed(recipe), recipe.search, lambda *_: None)  # type: ignore[arg-type]
-    assert (len(in_order(found)), ended) == (2, "after 1 minutes")
+    assert (len(in_order(found)), ended) == (2, "after 1 minutes: 2 of 12 combinations were tried")
 
 
 def test_the_fastest_that_keeps_the_limits_is_chosen() -> None:

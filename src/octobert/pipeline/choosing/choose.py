@@ -142,14 +142,7 @@ class Choosing:
     @property
     def ranking(self) -> limits.Ranking:
         """How variants compare."""
-        trials = self.trials
-        return limits.Ranking(
-            self.settings.limits,
-            self.settings.goals,
-            trials.metric,
-            lambda _: trials.found(trials.reference),
-            lambda one, other: trials.ratio(one.variant, other.variant),
-        )
+        return limits.Ranking(self.settings.goals, self.trials.metric, self.trials.ratio)
 
     def ranked(self, variants: Iterable[Variant]) -> list[Variant]:
         """Variants from the best to the worst."""
@@ -307,7 +300,7 @@ def _repair(search: Choosing, queue: Sequence[Variant]) -> None:
         if trials.found(variant).state != "excluded" or not _misses_accuracy(search, variant):
             continue
         others = space.nearer(recipe, variant, minutes=search.settings.minutes * FALLBACK_SHARE)
-        excess = [search.ranking.excess(trials.found(variant))]
+        excess = [limits.excess(trials.found(variant))]
         for index, other in enumerate(others):
             plan = FALLBACK_SHARE * search.limit if "accuracy" in other.changes else 0.0
             if search.out_of_time(plan + search.predicted("judge") + search.racing(2, ROUNDS[1])):
@@ -322,16 +315,17 @@ def _repair(search: Choosing, queue: Sequence[Variant]) -> None:
             search.judge(others[index : index + trials.at_once])
             if other not in search.variants:
                 search.variants.append(other)
-            excess.append(search.ranking.excess(trials.found(other)))
+            excess.append(limits.excess(trials.found(other)))
             if _try(search, other):
                 break
 
 
 def _misses_accuracy(search: Choosing, variant: Variant) -> bool:
     """Whether a model misses a limit on a metric, and none on anything else."""
-    result, reference = search.trials.found(variant), search.trials.found(search.trials.reference)
-    others = [limit for limit in search.settings.limits if limit.objective.name in UNITS]
-    return bool(result.drops) and not limits.missed(others, result, reference, search.trials.metric)
+    result = search.trials.found(variant)
+    return bool(result.drops) and not any(
+        part.limit.objective.name in UNITS for part in result.checks
+    )
 
 
 def _try(search: Choosing, variant: Variant) -> bool:
@@ -378,9 +372,7 @@ def _results(search: Choosing) -> list[VariantResult]:
             for result in results.values()
             if result.drops and (result.time_ms is not None or not trials.about_time)
         ]
-        chosen = search.ranking.nearest(
-            result for result in judged if search.wanted(result.variant)
-        )
+        chosen = limits.nearest(result for result in judged if search.wanted(result.variant))
     else:
         chosen = trials.found(search.best)
     others = list(results.values())

@@ -7,6 +7,7 @@ option of a method that is not chosen, count as one.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import random
@@ -40,8 +41,6 @@ KEYS = (
     "token_states",
     "data.calibrate",
 )
-# Combinations that are shuffled as a list; of more, indices are drawn until one is new.
-_LISTED = 100_000
 
 
 def space_of(recipe: Recipe, settings: Search) -> dict[str, tuple[str, ...]]:
@@ -113,7 +112,7 @@ def _mistake(error: RecipeError) -> str:
 
 
 class Combinations:
-    """The combinations of some values, and the variants that they make.
+    """The combinations of some values, in the order of the lists, and the variants that they make.
 
     Args:
         recipe: whose keys are changed.
@@ -125,45 +124,32 @@ class Combinations:
         self, recipe: Recipe, space: Mapping[str, Sequence[str]], fixed: Combination
     ) -> None:
         self.space, self._recipe, self._fixed = dict(space), recipe, fixed
-        self.size = math.prod(len(values) for values in space.values())
-        self._made: dict[int, tuple[Combination, Variant, str]] = {}
+        self.size = math.prod(map(len, space.values()))
+        self._made: dict[str, tuple[Variant, str]] = {}
 
-    def at(self, index: int) -> tuple[Combination, Variant, str]:
-        """A combination by its index, the variant that it makes, and a digest that is the same for the same variant."""
-        if index not in self._made:
-            places, rest = dict[str, str](), index
-            for key, values in reversed(self.space.items()):
-                rest, place = divmod(rest, len(values))
-                places[key] = values[place]
-            combination = {**self._fixed, **{key: places[key] for key in self.space}}
-            self._made[index] = combination, *_variant_and_key(self._recipe, combination)
-        return self._made[index]
+    def __iter__(self) -> Iterator[Combination]:
+        for values in itertools.product(*self.space.values()):
+            yield self.with_values(dict(zip(self.space, values, strict=True)))
 
-    def index(self, combination: Mapping[str, str]) -> int:
-        """The index of a combination."""
-        index = 0
-        for key, values in self.space.items():
-            index = index * len(values) + values.index(combination[key])
-        return index
+    def at_random(self, seed: int) -> Iterator[Combination]:
+        """All combinations in an order that depends on a seed only."""
+        generator, drawn = random.Random(seed), set[tuple[str, ...]]()
+        while len(drawn) < self.size:
+            values = tuple(map(generator.choice, self.space.values()))
+            if values not in drawn:
+                drawn.add(values)
+                yield self.with_values(dict(zip(self.space, values, strict=True)))
 
-    def has(self, combination: Mapping[str, str]) -> bool:
-        """Whether a combination is one of these."""
-        return (
-            combination.keys() == {*self._fixed, *self.space}
-            and self._fixed.items() <= combination.items()
-        )
+    def made(self, combination: Combination) -> tuple[Variant, str]:
+        """The variant that a combination makes, and a digest that is the same for the same variant."""
+        text = json.dumps(combination)
+        if text not in self._made:
+            self._made[text] = _variant_and_key(self._recipe, combination)
+        return self._made[text]
 
-    def at_random(self, seed: int) -> Iterator[int]:
-        """All indices in an order that depends on a seed only."""
-        generator = random.Random(seed)
-        if self.size <= _LISTED:
-            yield from generator.sample(range(self.size), self.size)
-        drawn = set[int]()
-        while len(drawn) < self.size and self.size > _LISTED:
-            index = generator.randrange(self.size)
-            if index not in drawn:
-                drawn.add(index)
-                yield index
+    def with_values(self, values: Mapping[str, str]) -> Combination:
+        """The combination with these values of the keys that differ."""
+        return {**self._fixed, **values}
 
 
 def _variant_and_key(recipe: Recipe, combination: Combination) -> tuple[Variant, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from octobert.core.estimate import Estimate
 from octobert.core.limits import EXACT, UNITS, Check, Limit, check, metric_named, objective_named
-from octobert.core.selection import VariantResult
+from octobert.core.selection import Variant, VariantResult
 
 # Relative difference of times, sizes and memory that is not worth another criterion.
 SAME = 0.01
@@ -52,34 +52,29 @@ def missed(
     return tuple(part for part in checks if part.state == "missed")
 
 
+def excess(result: VariantResult) -> float:
+    """By how much a variant misses limits."""
+    return sum(part.relative_excess for part in result.checks)
+
+
+def nearest(results: Iterable[VariantResult]) -> VariantResult:
+    """The variant that misses limits by the least, where none keeps them all."""
+    return min(results, key=lambda result: excess(result) or math.inf)
+
+
 @dataclass(frozen=True)
 class Ranking:
     """How the variants of a search compare.
 
     Args:
-        limits: that a variant must keep.
         goals: figures, the most important one first. The next one decides between variants that are as good as the best one.
         metric: the main metric.
-        reference: the float model, as it was timed in turn with a variant.
         ratio: the time of one variant divided by that of another, measured in turn.
     """
 
-    limits: Sequence[Limit]
     goals: Sequence[str]
     metric: str | None
-    reference: Callable[[VariantResult], VariantResult]
-    ratio: Callable[[VariantResult, VariantResult], Estimate]
-
-    def excess(self, result: VariantResult) -> float:
-        """By how much a variant misses limits."""
-        reference = self.reference(result)
-        return sum(
-            part.relative_excess for part in missed(self.limits, result, reference, self.metric)
-        )
-
-    def nearest(self, results: Iterable[VariantResult]) -> VariantResult:
-        """The variant that misses limits by the least, where none keeps them all."""
-        return min(results, key=lambda result: self.excess(result) or math.inf)
+    ratio: Callable[[Variant, Variant], Estimate]
 
     def ranked(self, results: Iterable[VariantResult]) -> list[VariantResult]:
         """Variants of which the figures of all goals are known, from the best to the worst."""
@@ -107,13 +102,15 @@ class Ranking:
         best, first = measured[0]
         ranked = [result for _, result in measured]
         if objective.name in ("latency", "throughput", "speedup"):
-            fastest = min(ranked, key=lambda result: self.ratio(result, first).value)
+            fastest = min(
+                ranked, key=lambda result: self.ratio(result.variant, first.variant).value
+            )
             return [
                 fastest,
                 *(
                     result
                     for result in ranked
-                    if result != fastest and as_good(self.ratio(result, fastest))
+                    if result != fastest and as_good(self.ratio(result.variant, fastest.variant))
                 ),
             ]
         # Models are judged on the same rows, so a metric has hardly any noise of its own.
@@ -160,7 +157,7 @@ class Ranking:
             or chosen.time_ms is None
         ):
             return result
-        ratio = self.ratio(result, chosen)
+        ratio = self.ratio(result.variant, chosen.variant)
         times = {"ratio": chosen.ratio.value, "time_ms": chosen.time_ms.value}
         return result.replaced(**{name: ratio.times(time) for name, time in times.items()})
 

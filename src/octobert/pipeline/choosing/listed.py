@@ -2,8 +2,9 @@
 the tuning rows; the best few are timed again, in one race.
 
 With the order `joint` there is one round with all keys; with `one-pass-at-a-time` one round for each key, with the best values
-of the keys before it. Each proposal follows from the seed and from the trials so far, and what a trial has found is in the
-store: a search that was interrupted asks for the same trials again, and goes on as if it had not been.
+of the keys before it. Each round is a study of its own, and each proposal follows from its seed and the trials before. What
+a trial has found is in the store: a search that was interrupted asks for the same trials again, and goes on as if it had not
+been.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from octobert.config.choosing import Search
 from octobert.config.recipe import Recipe
 from octobert.core.errors import OctobertError
-from octobert.core.estimate import Estimate
 from octobert.core.limits import objective_named
-from octobert.core.selection import VariantResult
+from octobert.core.selection import Variant, VariantResult
 from octobert.evaluation.tuning import optuna_for
 from octobert.pipeline.choosing import limits
 from octobert.pipeline.choosing.choose import FINALISTS, LAST_ROUNDS
@@ -30,15 +30,15 @@ from octobert.pipeline.choosing.combinations import (
 )
 from octobert.pipeline.choosing.trials import VariantTrials
 
-# Proposals of the sampler before others are drawn at random.
-_ASKED = 10
+# Proposals of the sampler that are known before one is drawn at random.
+_REPEATED = 10
 # Trials of samplers that do not try all combinations, unless the recipe says how many.
 TRIALS = 20
 # Numbers of races, whatever came between: an interrupted search finds them again. Those of trials have one number, and so the
 # same rows.
 _FIRST, _EACH, _LAST = 0, 1, 2
 _ROUNDS = 12
-# By how much a variant that cannot be made misses limits.
+# By how much a variant that cannot be made misses limits, for the sampler.
 _FAR = 1e9
 
 
@@ -77,7 +77,7 @@ def search(
     trials.race([trials.reference], _ROUNDS, _FIRST)
     searching = _Search(trials, settings, tell)
     ended = searching.all()
-    results = {trial.found.variant.name: trial.found for trial in searching.tried}
+    results = {result.variant.name: result for result in searching.tried.values()}
     complete = [result for result in results.values() if searching.goals(result) is not None]
     if not complete:
         raise OctobertError(
@@ -92,15 +92,6 @@ def search(
     return searching.ranking.listed(chosen, [searching.reference, *numbered], keeps=keeps), ended
 
 
-@dataclass(frozen=True)
-class _Trial:
-    """A combination that was tried, the digest of its variant, and what was found."""
-
-    combination: Combination
-    key: str
-    found: VariantResult
-
-
 class _Search:
     """The trials so far, and which one comes next. Times of different races are compared by their ratios to the float model."""
 
@@ -112,11 +103,9 @@ class _Search:
     ) -> None:
         self._trials, self._settings, self._tell = trials, settings, tell
         self._recipe = trials.run.recipe
-        self.tried: list[_Trial] = []
-        self.ranking = limits.Ranking(
-            settings.limits, settings.goals, trials.metric, self._beside, _ratio
-        )
-        self._prepared: set[str] = set()
+        # Digest of a variant → what was found of it.
+        self.tried: dict[str, VariantResult] = {}
+        self.ranking = limits.Ranking(settings.goals, trials.metric, trials.ratio)
 
     @property
     def reference(self) -> VariantResult:
@@ -125,32 +114,32 @@ class _Search:
 
     def all(self) -> str:
         """Carry out all rounds; return why the search ended."""
-        values = space_of(self._recipe, self._settings)
-        if self._settings.order == "joint":
-            combinations = Combinations(self._recipe, values, {})
-            most = self._most(combinations.size)
-            return self._round(combinations, most) or "all combinations were tried"
-        best: Combination = {}
-        most = self._most(sum(map(len, values.values())))
-        for key, of_key in values.items():
-            combinations = Combinations(self._recipe, {key: of_key}, best)
-            ended = self._round(combinations, most)
-            if ended is not None:
-                return ended
+        values, best = space_of(self._recipe, self._settings), Combination()
+        is_joint = self._settings.order == "joint"
+        rounds = [values] if is_joint else [{key: of_key} for key, of_key in values.items()]
+        size = sum(math.prod(map(len, each.values())) for each in rounds)
+        most = self._most(size)
+        what = "combinations" if is_joint else "values"
+        for each in rounds:
+            combinations = Combinations(self._recipe, each, best)
+            if (ended := self._round(combinations, most)) is not None:
+                return f"{ended}: {len(self.tried)} of {size} {what} were tried"
             best = self._best_of(combinations, best)
-        return "all values of all keys were tried"
+        return "all combinations were tried" if is_joint else "all values of all keys were tried"
 
     def keeps(self, result: VariantResult) -> bool:
         """Whether a model could be made, and keeps all limits."""
-        return self.goals(result) is not None and self.ranking.excess(result) == 0
+        return self.goals(result) is not None and result.state == "admissible"
 
     def best(self, results: Sequence[VariantResult]) -> VariantResult:
         """The best of some that could be made: of those that keep the limits, otherwise the nearest."""
         keeping = list(filter(self.keeps, results))
-        return self.ranking.ranked(keeping)[0] if keeping else self.ranking.nearest(results)
+        return self.ranking.ranked(keeping)[0] if keeping else limits.nearest(results)
 
     def goals(self, result: VariantResult) -> tuple[float, ...] | None:
-        """Figures in the order of the goals; None where one is missing."""
+        """Figures in the order of the goals; None where one is missing, or the model cannot be made."""
+        if result.reason:
+            return None
         figures = [self._goal(result, name) for name in self._settings.goals]
         known = tuple(figure for figure in figures if figure is not None)
         return known if len(known) == len(figures) else None
@@ -173,59 +162,49 @@ class _Search:
 
     def _round(self, combinations: Combinations, most: int) -> str | None:
         """Try combinations until all are tried; return why the search ended before that."""
-        minutes = self._settings.minutes
+        minutes, trials = self._settings.minutes, self._trials
+        proposed = self._proposed(combinations)
         while True:
             # A search without a result goes on to its first one.
-            if minutes is not None and self._trials.seconds > 60 * minutes and self.tried:
+            if minutes is not None and trials.seconds > 60 * minutes and self.tried:
                 return f"after {minutes:g} minutes"
-            index = next(self._order(combinations), None)
-            if index is None:
+            left = most - len(self.tried)
+            coming = list(itertools.islice(proposed, max(1, min(left, trials.at_once))))
+            if not coming:
                 return None
-            if len(self.tried) >= most:
+            if left < 1:
                 return f"after {most} trial{'' if most == 1 else 's'}"
-            if self._trials.at_once > 1:
-                self._prepare(combinations)
-            self._try(combinations, index, most)
+            variants = [variant for variant, _ in map(combinations.made, coming)]
+            if trials.at_once > 1:
+                trials.judge(variants)
+            for combination, variant in zip(coming, variants, strict=True):
+                self._try(variant, combinations.made(combination)[1], most)
 
-    def _try(self, combinations: Combinations, index: int, most: int) -> None:
-        combination, variant, key = combinations.at(index)
+    def _try(self, variant: Variant, key: str, most: int) -> None:
         if self._trials.make([variant]):
-            found = self._trials.find(variant, number=_EACH)
+            self.tried[key] = self._trials.find(variant, number=_EACH)
         else:
-            found = self._trials.found(variant)
-        self.tried.append(_Trial(combination, key, found))
-        keeping = [trial.found for trial in self.tried if self.keeps(trial.found)]
+            self.tried[key] = self._trials.found(variant)
+        keeping = list(filter(self.keeps, self.tried.values()))
         self._tell(self.best(keeping) if keeping else None, len(self.tried), most)
 
-    def _prepare(self, combinations: Combinations) -> None:
-        """Judge the next variants at the same time, unless the next one is judged."""
-        waiting = map(combinations.at, self._order(combinations))
-        coming = ((key, variant) for _, variant, key in waiting)
-        new = dict(itertools.islice(coming, self._trials.at_once))
-        if new and next(iter(new)) not in self._prepared:
-            self._trials.judge([v for key, v in new.items() if key not in self._prepared])
-            self._prepared |= set(new)
-
-    def _order(self, combinations: Combinations) -> Iterator[int]:
-        """Indices of combinations that were not tried, the one that is tried next first."""
-        tried = {trial.key for trial in self.tried}
-        for index in self._proposed(combinations):
-            if combinations.at(index)[2] not in tried:
-                yield index
-
-    def _proposed(self, combinations: Combinations) -> Iterator[int]:
-        seed = self._recipe.seed if self._settings.seed is None else self._settings.seed
+    def _proposed(self, combinations: Combinations) -> Iterator[Combination]:
+        """Combinations of which each makes another variant that was not tried."""
+        seed = seed_of(self._recipe.seed if self._settings.seed is None else self._settings.seed)
         if self._settings.sampler == "exhaustive":
-            yield from range(combinations.size)
-            return
-        if self._settings.sampler == "tpe":
-            sampled = self._sampled(combinations, seed_of(seed, len(self.tried)))
-            yield from map(combinations.index, sampled)
-        # Where TPE proposes only what was tried already, and for `random`.
-        yield from combinations.at_random(seed_of(seed))
+            order = iter(combinations)
+        elif self._settings.sampler == "random":
+            order = combinations.at_random(seed)
+        else:
+            order = self._sampled(combinations, seed)
+        known = set(self.tried)
+        for combination in order:
+            if (key := combinations.made(combination)[1]) not in known:
+                known.add(key)
+                yield combination
 
     def _sampled(self, combinations: Combinations, seed: int) -> Iterator[Combination]:
-        """What TPE proposes to try, given the trials of these combinations."""
+        """What TPE proposes, given what was found of its proposals until then."""
         package = optuna_for("a search")
         more = [objective_named(goal).more_is_better for goal in self._settings.goals]
         study = package.create_study(
@@ -236,54 +215,36 @@ class _Search:
             key: package.distributions.CategoricalDistribution(texts)
             for key, texts in combinations.space.items()
         }
-        tried = [trial for trial in self.tried if combinations.has(trial.combination)]
-        goals = [self.goals(trial.found) for trial in tried]
-        known = [figures for figures in goals if figures is not None]
-        # A variant that cannot be made is as bad as the worst one, and misses limits by far.
-        worst = [
-            (min if is_more else max)(column)
-            for is_more, column in zip(more, zip(*known, strict=True), strict=False)
-        ]
-        for trial, figures in zip(tried, goals, strict=True):
-            misses = _FAR if figures is None else self.ranking.excess(trial.found)
-            study.add_trial(
-                package.trial.create_trial(
-                    params={key: trial.combination[key] for key in combinations.space},
-                    distributions=distributions,
-                    values=figures or worst or [0.0] * len(more),
-                    constraints={"limits": misses},
-                )
-            )
-        for _ in range(_ASKED):
-            # A proposal is a running trial of the study, which the next ones keep away from.
-            yield dict(study.ask(distributions).params)
+        others, asked, repeated = combinations.at_random(seed), list[tuple[str, Any]](), 0
+        while True:
+            waiting = [(key, trial) for key, trial in asked if key not in self.tried]
+            for key, trial in asked:
+                if (found := self.tried.get(key)) is not None:
+                    figures = self.goals(found)
+                    misses = _FAR if figures is None else limits.excess(found)
+                    trial.set_constraint("limits", misses)
+                    study.tell(trial, figures or [0.0] * len(more))
+            if repeated > _REPEATED:
+                other = next(others, None)
+                if other is None:
+                    return
+                study.enqueue_trial({key: other[key] for key in distributions})
+            trial = study.ask(distributions)
+            combination = combinations.with_values(trial.params)
+            key = combinations.made(combination)[1]
+            is_known = key in self.tried or key in dict(waiting)
+            repeated = repeated + 1 if is_known else 0
+            asked = [*waiting, (key, trial)]
+            yield combination
 
     def _best_of(self, combinations: Combinations, before: Combination) -> Combination:
         """The best combination of a round; without one that could be made, the best before."""
-        results = {trial.key: trial.found for trial in self.tried}
-        made = [
-            (combination, results[key])
-            for combination, _, key in map(combinations.at, range(combinations.size))
-            if key in results and self.goals(results[key]) is not None
-        ]
+        tried = ((each, self.tried.get(combinations.made(each)[1])) for each in combinations)
+        made = [(each, found) for each, found in tried if found is not None and self.goals(found)]
         if not made:
             return before
-        best = self.best([result for _, result in made])
-        return next(combination for combination, result in made if result is best)
-
-    def _beside(self, result: VariantResult) -> VariantResult:
-        """The float model as it was timed in turn with a variant, whenever that was."""
-        reference = self.reference
-        if result.ratio is None:
-            return reference
-        factors = {"latency": 1 / result.ratio.value, "throughput": result.ratio.value}
-        timed = {name: factors.get(objective_named(name).name) for name in result.figures}
-        figures = {
-            name: result.figures[name].times(factor)
-            for name, factor in timed.items()
-            if factor is not None
-        }
-        return reference.replaced(figures={**reference.figures, **figures})
+        best = self.best([found for _, found in made])
+        return next(combination for combination, found in made if found is best)
 
     def _goal(self, result: VariantResult, name: str) -> float | None:
         goal = objective_named(name)
@@ -291,10 +252,3 @@ class _Search:
             return None if result.ratio is None else result.ratio.value
         figure = limits.figure_of(result, name, self._trials.metric)
         return None if figure is None or not math.isfinite(figure.value) else figure.value
-
-
-def _ratio(one: VariantResult, other: VariantResult) -> Estimate:
-    """The time of one variant divided by that of another."""
-    if one.ratio is None or other.ratio is None or one.variant == other.variant:
-        return Estimate.exactly(1.0)
-    return one.ratio.over(other.ratio)

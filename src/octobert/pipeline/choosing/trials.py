@@ -354,7 +354,7 @@ class VariantTrials:
         state = self._states.get(variant.name, _State(variant))
         verdict = state.verdict
         metrics = verdict.metrics if verdict else {}
-        timed, figures = self._timed(state), self._figures(state)
+        timed = self._timed(state, state)
         result = VariantResult(
             variant=variant,
             state="not tried",
@@ -362,7 +362,7 @@ class VariantTrials:
             time_ms=None
             if timed is None
             else statistic(timed.samples_ms, objective_named(self._goals[0]).percentile or 50),
-            figures=figures,
+            figures=self._figures(state, state),
             rounds=len(timed.samples_ms) if timed else 0,
             drops={name: change.drop for name, change in metrics.items()},
             values={name: change.value for name, change in metrics.items()},
@@ -380,7 +380,11 @@ class VariantTrials:
         )
         if state.problem is not None:
             return result.replaced(state="excluded", reason=state.problem)
-        reference = result if variant == self.reference else self.found(self.reference)
+        reference = result
+        if variant != self.reference:
+            # Its times are those beside the variant.
+            beside = self._figures(self._states[self.reference.name], state)
+            reference = self.found(self.reference).replaced(figures=beside)
         missed = limits.missed(self.limits, result, reference, self.metric)
         if missed:
             return result.replaced(state="excluded", checks=missed)
@@ -415,14 +419,14 @@ class VariantTrials:
                 self._ratios[key] = percentile(ours, q, seed=0, over=theirs)
         return self._ratios[key]
 
-    def _timed(self, state: _State) -> RaceTimes | None:
-        """A variant's times in its last race."""
-        return self._races[state.races[-1]].times[state.variant.name] if state.races else None
+    def _timed(self, state: _State, beside: _State) -> RaceTimes | None:
+        """The times of a variant in the last race of another one, or of itself."""
+        return self._races[beside.races[-1]].times[state.variant.name] if beside.races else None
 
-    def _figures(self, state: _State) -> dict[str, Estimate]:
-        """All figures but metrics that goals and limits name."""
+    def _figures(self, state: _State, beside: _State) -> dict[str, Estimate]:
+        """All figures but metrics that goals and limits name; the arguments are those of `_timed`."""
         names = dict.fromkeys((*self._goals, *(limit.of for limit in self.limits)))
-        timed, figures = self._timed(state), dict[str, Estimate]()
+        timed, figures = self._timed(state, beside), dict[str, Estimate]()
         for name in names:
             figure = objective_named(name)
             if figure.name == "size" and (state.made or state.draft):

@@ -31,7 +31,6 @@ from octobert.core.files import (
 from octobert.core.plan import DType, QuantPlan
 from octobert.core.results import AccuracySearch, Trial
 from octobert.core.session import Session, SessionEntries
-from octobert.core.trials import Trials
 from octobert.evaluation import candidates, latency
 from octobert.evaluation.judging import AccuracyJudge
 from octobert.pipeline import artifacts
@@ -162,12 +161,7 @@ def run(
             stream.write(_line(trial))
         return trial
 
-    trials = Trials(
-        attempt,
-        seconds=accuracy.minutes * 60 - spent - sum(trial.seconds for trial in stored),
-        results={frozenset(trial.fallback): trial for trial in stored},
-        longest=max((trial.seconds for trial in stored), default=0.0),
-    )
+    trials = search.Trials(attempt, seconds=accuracy.minutes * 60 - spent, earlier=stored)
     # Something must stay in 8 bits, or there is nothing to write.
     most = len(units) - 1 if sixteen is None else len(units)
     outcome = search.search(order, saving, trials, most=most)
@@ -186,7 +180,7 @@ def run(
         trials=tuple(trials.results.values()),
         unit_saving_ms=saving,
         tokens=judge.median_tokens,
-        seconds=sum(trial.seconds for trial in trials.results.values()) + spent,
+        seconds=trials.seconds + spent,
         ended=outcome.ended,
     )
     context.write(artifacts.PLAN, final)
