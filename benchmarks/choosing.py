@@ -44,14 +44,14 @@ from soaking import events, octobert, table
 from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
 from octobert.core.estimate import Estimate
+from octobert.core.progress import ignore
 from octobert.core.results import Report
 from octobert.core.selection import Variant, VariantResult
+from octobert.engine.executors import local
+from octobert.engine.work import at_work
 from octobert.pipeline.choosing import space
 from octobert.pipeline.choosing.trials import VariantTrials
-from octobert.pipeline.executors import local
 from octobert.pipeline.resolve import resolve
-from octobert.pipeline.work import at_work
-from octobert.report.events import ignore
 
 # Rounds of timing, and variants that are judged at a time.
 ROUNDS, CHUNK = 100, 8

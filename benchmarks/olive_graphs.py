@@ -29,9 +29,9 @@ from octobert.core.session import SessionOptions
 from octobert.data import readers
 from octobert.data.encoded import Encoded, feeds_of
 from octobert.data.tokenization import Tokenizer
+from octobert.engine.executors import inline
 from octobert.inference.batching import run_rows
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from octobert.targets.runtimes import ort
 
 PASSES = ("OnnxStaticQuantization", "OnnxQuantization", "OnnxDynamicQuantization")

@@ -21,12 +21,12 @@ from octobert.config import loading
 from octobert.core import environment
 from octobert.core.session import read_outputs
 from octobert.data.encoded import Encoded, feeds_of
+from octobert.engine.contract import A
+from octobert.engine.store import Store
 from octobert.graph import qdq
 from octobert.graph.capture import shapes
 from octobert.pipeline import runner
 from octobert.pipeline.artifacts import CapturedModel, FloatGraph, Planned, Rows
-from octobert.pipeline.contract import A
-from octobert.pipeline.store import Store
 from octobert.tasks import rebuild
 
 

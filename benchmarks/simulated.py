@@ -18,9 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 from octobert.core.results import Report
+from octobert.engine.contract import A
 from octobert.inference.batching import run_rows
 from octobert.pipeline import artifacts
-from octobert.pipeline.contract import A, TaskSpec
+from octobert.pipeline.task import TaskSpec
 from octobert.targets.shared import simulation
 
 

@@ -31,9 +31,9 @@ from soaking import HIDDEN, REPORTS, make_inputs, names_below, published, table,
 import octobert
 from octobert.core.errors import OctobertError
 from octobert.core.results import PACKAGE_FILE
+from octobert.engine.executors import inline
+from octobert.engine.store import MANIFEST, Artifact, Store
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
-from octobert.pipeline.store import MANIFEST, Artifact, Store
 
 Damage = Callable[[Path, int], None]
 # A file that links lead to. Whatever reads or writes through them would find or change its content.

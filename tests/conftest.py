@@ -27,12 +27,12 @@ from octobert.core import families
 from octobert.core.plan import Site
 from octobert.core.ranges import Ranges, TensorStatistics
 from octobert.core.results import Report
+from octobert.engine.executors import inline
 from octobert.graph import operators
 from octobert.graph.capture import capture as capturing
 from octobert.graph.capture.capture import Captured, capture
 from octobert.models.source import resolve
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from tests.support.checkpoints import (
     PRETRAINED_HEADS,
     make_byte_level_tokenizer,

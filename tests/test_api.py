@@ -13,11 +13,11 @@ import pytest
 import octobert
 from octobert.core.estimate import Estimate
 from octobert.core.frozen import Tabular
+from octobert.core.progress import ignore
 from octobert.core.session import Setting, Tried, Tuned
+from octobert.engine.telling import Teller, earlier_seconds
 from octobert.pipeline.planner import steps_of
-from octobert.pipeline.telling import Teller, earlier_seconds
 from octobert.report import progress
-from octobert.report.events import ignore
 from tests.support.columns import columns
 from tests.support.runs import TARGETS
 from tests.support.selections import selection

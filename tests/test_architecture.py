@@ -19,6 +19,8 @@ SRC = ROOT.parent
 LEVELS = (
     ("core",),
     ("config",),
+    # It knows no task, no model and no graph.
+    ("engine",),
     ("data", "models"),
     ("tasks", "graph"),
     ("quantization", "targets", "training"),
@@ -249,7 +251,7 @@ def test_one_module_prints() -> None:
     # Children write JSON for their parents.
     children = {
         name: ["sys.stdout.write"]
-        for name in ("octobert/core/user_code.py", "octobert/pipeline/executors/child.py")
+        for name in ("octobert/core/user_code.py", "octobert/engine/executors/child.py")
     }
     assert found == {"octobert/cli/_show.py": ["typer.echo"], **children}
 
@@ -358,12 +360,12 @@ OWN_PATHS: dict[str, dict[str, str]] = {
         "octobert/models/locating.py": "symlink_to",
         "octobert/models/sources/url.py": "open read_text",
         "octobert/pipeline/artifacts.py": "ir.load",
-        "octobert/pipeline/contract.py": "read_text",
-        "octobert/pipeline/events.py": "open",
-        "octobert/pipeline/executors/_remote.py": "read_text",
-        "octobert/pipeline/executors/child.py": "read_text",
-        "octobert/pipeline/executors/local.py": "open read_text",
-        "octobert/pipeline/executors/ray.py": "read_bytes",
+        "octobert/engine/contract.py": "read_text",
+        "octobert/engine/events.py": "open",
+        "octobert/engine/executors/_remote.py": "read_text",
+        "octobert/engine/executors/child.py": "read_text",
+        "octobert/engine/executors/local.py": "open read_text",
+        "octobert/engine/executors/ray.py": "read_bytes",
         "octobert/pipeline/output.py": "read_text",
         "octobert/pipeline/stages/_plans.py": "ir.load",
         "octobert/pipeline/stages/export.py": "glob ir.load",
@@ -373,7 +375,7 @@ OWN_PATHS: dict[str, dict[str, str]] = {
         "octobert/pipeline/stages/quantize.py": "ir.load",
         "octobert/pipeline/stages/search.py": "ir.load open read_bytes",
         "octobert/pipeline/stages/transform.py": "ir.load",
-        "octobert/pipeline/store.py": "glob",
+        "octobert/engine/store.py": "glob",
         "octobert/quantization/observer.py": "ir.load",
         "octobert/targets/openvino_npu.py": "open read_bytes",
         "octobert/targets/ort_cuda.py": "ir.load",

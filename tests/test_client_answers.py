@@ -20,10 +20,10 @@ from octobert.config.loading import parse
 from octobert.core.files import file_digest
 from octobert.core.results import PACKAGE_FILE
 from octobert.core.session import VECTOR
+from octobert.engine.executors import inline
 from octobert.graph.capture.capture import capture
 from octobert.models.source import resolve
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from tests.support.checkpoints import (
     WORDS,
     make_byte_level_tokenizer,

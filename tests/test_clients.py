@@ -27,10 +27,10 @@ from octobert.core.heads import HEADS
 from octobert.core.model_config import Dense, Normalize, Pooling
 from octobert.core.results import TaskFacts
 from octobert.data.tokenization import state_length
+from octobert.engine.executors import inline
 from octobert.graph import operators
 from octobert.models import sentence_transformers
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from tests.support.checkpoints import make_checkpoint
 from tests.support.runs import brief, made_once, write_pairs
 

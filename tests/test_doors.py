@@ -18,9 +18,9 @@ from octobert.core.errors import OctobertError
 from octobert.core.origin import is_inside, listed
 from octobert.core.results import PACKAGE_FILE
 from octobert.data.tokenization import Tokenizer
+from octobert.engine.executors import inline
 from octobert.models.source import resolve
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from tests.support.late_interaction import write as write_late
 from tests.support.pooling import write_modules
 from tests.support.retrieval import recipe_of, rows_in

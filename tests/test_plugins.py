@@ -136,7 +136,7 @@ import sys
 from pathlib import Path
 from octobert.config import loading
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
+from octobert.engine.executors import inline
 runner.run(loading.load(Path(sys.argv[1])), Path(sys.argv[2]), executor=inline.run)
 """
 

@@ -18,8 +18,8 @@ from octobert.core.session import Feeds
 from octobert.data import readers
 from octobert.data.encoded import feeds_of
 from octobert.data.tokenization import Tokenizer
+from octobert.engine.executors import inline
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from tests.support.columns import columns
 from tests.support.runs import warmed
 

@@ -16,8 +16,8 @@ from octobert.config.loading import parse
 from octobert.core.files import file_digest
 from octobert.core.model_config import Dense, Normalize, Pooling
 from octobert.core.results import PACKAGE_FILE
+from octobert.engine.executors import inline
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from tests.support.checkpoints import WORDS, make_checkpoint
 from tests.support.pooling import write_modules
 from tests.support.runs import brief, made_once, write_pairs

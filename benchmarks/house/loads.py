@@ -13,9 +13,9 @@ from typing import Any
 import onnx_ir as ir
 
 from octobert.config.loading import parse
+from octobert.engine.executors import inline
 from octobert.graph import operators
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from tests.support.checkpoints import make_checkpoint
 from tests.support.runs import write_pairs
 

@@ -24,8 +24,8 @@ import numpy as np
 
 import octobert
 from octobert.config.loading import parse
+from octobert.engine.executors import inline
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from tests.support.checkpoints import WORDS, make_checkpoint
 
 TOLERANCE = 1e-5

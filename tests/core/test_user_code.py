@@ -10,7 +10,7 @@ import pytest
 from octobert.core import user_code
 from octobert.core.errors import DataError, RecipeError
 from octobert.core.files import file_digest, file_stamp
-from octobert.pipeline.contract import unchanged
+from octobert.engine.contract import unchanged
 
 GOOD = "def metric(predictions, references):\n    return 1.0\n"
 

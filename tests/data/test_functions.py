@@ -63,7 +63,7 @@ def test_the_rows_of_a_function_are_stored_like_others(tmp_path, checkpoint) -> 
 
 
 def test_the_key_depends_on_the_files_and_on_the_splits(tmp_path, checkpoint) -> None:
-    from octobert.pipeline.keys import key_data
+    from octobert.engine.keys import key_data
 
     raw = recipe_in(tmp_path, checkpoint("bert"))
     before = key_data(step_of(parse(raw), "data").options)

@@ -15,8 +15,8 @@ import pytest
 from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
 from octobert.core.results import Report
+from octobert.engine.executors import inline
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from tests.support import any_graphs
 from tests.support.beir import write_beir
 from tests.support.checkpoints import WORDS, make_checkpoint

@@ -27,8 +27,8 @@ from octobert.api.clients import Model, snippet
 from octobert.cli.main import app
 from octobert.config import loading
 from octobert.core.onnx_files import TensorInfo
+from octobert.engine.executors import inline
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from tests.docs import markdown
 from tests.docs.markdown import ROOT, Block
 from tests.support.runs import brief

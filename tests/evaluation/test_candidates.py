@@ -15,10 +15,10 @@ from octobert import targets
 from octobert.core import environment
 from octobert.core.errors import RecipeError, TargetError
 from octobert.core.session import SessionEntries, SessionOptions
+from octobert.engine.executors import inline
 from octobert.evaluation import candidates, latency
 from octobert.evaluation.candidates import CHECKPOINT, REFERENCE, Candidate, TargetBaseline
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from octobert.report import terminal
 from octobert.targets import runtimes
 from tests.support.hostile import hostile_folder, imported_from

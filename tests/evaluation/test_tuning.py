@@ -18,6 +18,7 @@ import octobert
 from octobert import targets
 from octobert.core import environment
 from octobert.core.errors import ModelError, OctobertError, RecipeError, StorageError, TargetError
+from octobert.core.results import TUNED_FILE
 from octobert.core.session import GOALS, Goal, SessionOptions, Setting, Tuned, default_setting
 from octobert.data.encoded import Encoded
 from octobert.evaluation import candidates, tuning
@@ -202,7 +203,7 @@ def test_what_was_tuned_is_used_on_this_machine_only(package, monkeypatch) -> No
     )
     assert octobert.load(package).setting == default_setting("latency")
     package_files.write_tuned(package, result)
-    assert len(json.loads((package / package_files.TUNED_FILE).read_text())) == 2
+    assert len(json.loads((package / TUNED_FILE).read_text())) == 2
 
 
 def settings_file(package: Path, **setting: object) -> None:
@@ -215,7 +216,7 @@ def settings_file(package: Path, **setting: object) -> None:
         "tried": [],
     }
     content = {package_files.machine_id(): {"latency": {**result, "setting": setting}}}
-    (package / package_files.TUNED_FILE).write_text(json.dumps(content))
+    (package / TUNED_FILE).write_text(json.dumps(content))
 
 
 UNFIT = {
@@ -238,16 +239,14 @@ UNFIT = {
 def test_a_file_that_does_not_fit_is_named_and_not_used(package, name: str, tmp_path) -> None:
     content = UNFIT[name]
     if isinstance(content, str):
-        (package / package_files.TUNED_FILE).write_bytes(content.encode(errors="surrogateescape"))
+        (package / TUNED_FILE).write_bytes(content.encode(errors="surrogateescape"))
     else:
         settings_file(package, **content)
     with pytest.warns(
         octobert.IgnoredFileWarning, match="the results of tuning cannot be used"
     ) as warned:
         model = octobert.load(package)
-    assert [
-        str(package / package_files.TUNED_FILE) in str(warning.message) for warning in warned
-    ] == [True]
+    assert [str(package / TUNED_FILE) in str(warning.message) for warning in warned] == [True]
     assert model.setting == default_setting("latency")
     assert len(model([("the of", "and a")])) == 1
     with pytest.raises(ModelError, match="remove the file, and tune again"):
@@ -304,7 +303,7 @@ def test_a_model_that_does_not_open_is_an_error_and_keeps_nothing(package) -> No
     (package / "onnx" / "model_quantized.onnx").write_bytes(b"nothing")
     with pytest.raises(OctobertError):
         tuning.tune(candidate_of(package), ROWS, 0, goal="latency", longest=64, trials=2)
-    assert not (package / package_files.TUNED_FILE).exists()
+    assert not (package / TUNED_FILE).exists()
 
 
 def test_the_command(package, tmp_path) -> None:

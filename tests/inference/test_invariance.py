@@ -13,8 +13,8 @@ import octobert
 from octobert import targets
 from octobert.config.loading import parse
 from octobert.core import plugins
+from octobert.engine.executors import inline
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from tests.support.cli import octobert as octobert_cli
 
 WORDS = ("the", "of", "and", "a", "to", "in")

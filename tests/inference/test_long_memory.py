@@ -11,11 +11,11 @@ import octobert
 from octobert.config.loading import parse
 from octobert.core import arrays, budget, environment
 from octobert.core.errors import DataError, OctobertError
+from octobert.engine.executors import inline
 from octobert.evaluation import latency
 from octobert.inference.batching import run_rows
 from octobert.models import locating
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from octobert.quantization import observer
 from tests.support.runs import write_pairs
 

@@ -14,8 +14,9 @@ from octobert.core import logs
 from octobert.core.errors import BusyError, RecipeError, StorageError
 from octobert.core.lock import locked
 from octobert.core.session import SessionOptions
-from octobert.pipeline import cleaning, runner
-from octobert.pipeline.contract import Request, Response
+from octobert.engine import cleaning
+from octobert.engine.contract import Request, Response
+from octobert.pipeline import runner
 from octobert.pipeline.planner import steps_of
 from octobert.targets.runtimes import openvino, ort
 

@@ -12,8 +12,8 @@ from safetensors.numpy import load_file, save_file
 import octobert
 from octobert.config.loading import parse
 from octobert.core.results import Report
+from octobert.engine.executors import inline
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from octobert.report.summary import verdicts
 from tests.support.runs import write_pairs
 

@@ -12,8 +12,9 @@ import pytest
 from octobert.config.loading import parse
 from octobert.config.training import Training
 from octobert.core import version
-from octobert.pipeline import keys, runner, stages
-from octobert.pipeline.contract import Context, StepResult, results_in, stage_named
+from octobert.engine import keys
+from octobert.engine.contract import Context, StepResult, results_in, stage_named
+from octobert.pipeline import runner, stages
 from octobert.pipeline.planner import steps_of
 from octobert.pipeline.stages import quantize
 from tests.support.closure import packages_of
@@ -174,7 +175,6 @@ def test_the_version_of_what_makes_a_model_is_in_its_key(steps, monkeypatch) -> 
 
 
 # What stages import and no result depends on: places and locks of files, the machine's memory, progress, downloads.
-# pydantic asks for one version of its core.
 COMPUTES_NOTHING = {
     "filelock",
     "huggingface_hub",

@@ -16,7 +16,7 @@ import pytest
 import octobert
 from octobert.config.loading import parse
 from octobert.core import user_code
-from octobert.pipeline import keys
+from octobert.engine import keys
 from octobert.pipeline.planner import steps_of
 from tests.support.packages import forget_plugins, install
 from tests.support.runs import FAST
@@ -26,7 +26,7 @@ SOURCE = Path(octobert.__file__).parent
 KEYS = """
 import json, sys
 from octobert.config.loading import parse
-from octobert.pipeline import keys
+from octobert.engine import keys
 from octobert.pipeline.planner import steps_of
 steps = steps_of(parse(json.loads(sys.argv[1])))
 print(json.dumps({step.name: keys.key_of(step, {}) for step in steps}))

@@ -10,8 +10,8 @@ import octobert
 from octobert.config.loading import parse
 from octobert.core.ranges import held_out
 from octobert.core.results import Report
+from octobert.engine.executors import inline
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from octobert.quantization import observer
 from octobert.report.summary import verdicts
 from tests.support.columns import columns

@@ -18,9 +18,9 @@ from octobert.core.files import digests_of, text_digest
 from octobert.core.frozen import FrozenModel
 from octobert.core.lock import locked
 from octobert.core.user_code import UserCode
-from octobert.pipeline import publishing
-from octobert.pipeline.contract import Step
-from octobert.pipeline.publishing import HIDDEN, Folder, discard, publish
+from octobert.engine import publishing
+from octobert.engine.contract import Step
+from octobert.engine.publishing import HIDDEN, Folder, discard, publish
 
 OLD = {
     "octobert.json": "old",

@@ -29,18 +29,19 @@ from octobert.core.errors import (
     TargetError,
 )
 from octobert.core.lock import locked
+from octobert.core.progress import ProgressEvent
 from octobert.core.results import Report
 from octobert.data import readers
 from octobert.data.encoded import feeds_of
 from octobert.data.tokenization import Tokenizer
+from octobert.engine import events
+from octobert.engine.contract import Request, Response
+from octobert.engine.executors import inline, local
+from octobert.engine.executors.inline import as_sentence
+from octobert.engine.store import Store
 from octobert.graph import operators
-from octobert.pipeline import events, runner
-from octobert.pipeline.contract import Request, Response
-from octobert.pipeline.executors import inline, local
-from octobert.pipeline.executors.inline import as_sentence
+from octobert.pipeline import runner
 from octobert.pipeline.planner import steps_of
-from octobert.pipeline.store import Store
-from octobert.report.events import ProgressEvent
 from tests.support.cli import PROGRAM
 from tests.support.cli import octobert as run_command
 from tests.support.columns import columns

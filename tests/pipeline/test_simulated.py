@@ -13,8 +13,8 @@ from octobert.core.measurements import score_named
 from octobert.core.results import PackageManifest
 from octobert.data.encoded import feeds_of
 from octobert.data.tokenization import Tokenizer
+from octobert.engine.executors import inline
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from octobert.pipeline.planner import steps_of
 from octobert.report import summary
 from octobert.report.verdict import verdict

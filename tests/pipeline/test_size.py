@@ -10,12 +10,13 @@ import pytest
 
 from octobert.core.errors import StorageError
 from octobert.core.files import digests_of
-from octobert.pipeline import cleaning, runner, store, work
-from octobert.pipeline.contract import Request, Response
-from octobert.pipeline.executors import inline
-from octobert.pipeline.publishing import HIDDEN
-from octobert.pipeline.store import WITHOUT, Artifact, Store
-from octobert.report.events import ProgressEvent
+from octobert.core.progress import ProgressEvent
+from octobert.engine import cleaning, store, work
+from octobert.engine.contract import Request, Response
+from octobert.engine.executors import inline
+from octobert.engine.publishing import HIDDEN
+from octobert.engine.store import WITHOUT, Artifact, Store
+from octobert.pipeline import runner
 from tests.support.runs import brief
 from tests.support.stages import changed
 

@@ -14,9 +14,9 @@ import pytest
 from octobert.core.errors import BusyError, StorageError
 from octobert.core.files import digests_of, remove
 from octobert.core.lock import locked
+from octobert.engine.executors import inline
+from octobert.engine.store import MANIFEST, SEAL, Artifact, Store
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
-from octobert.pipeline.store import MANIFEST, SEAL, Artifact, Store
 
 KEY = "0123456789abcdef" * 4
 CONTENTS = {"model.onnx": b"weights", "inner/plan.json": b"{}", "empty": b""}

@@ -19,10 +19,10 @@ from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
 from octobert.core.errors import TokenError, TokenWarning
 from octobert.data.tokenization import Tokenizer
+from octobert.engine.executors import inline
 from octobert.inference.opened import open_model
 from octobert.models.source import resolve
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from tests.support.runs import TARGETS, brief, made_once, write_pairs
 
 PAIRS = "text-classification"

@@ -10,6 +10,7 @@ import pytest
 from octobert.config.loading import parse
 from octobert.core.errors import ModelError, RecipeError
 from octobert.core.estimate import Estimate
+from octobert.core.results import TUNED_FILE
 from octobert.core.session import KEEP_FLOAT, Setting, Tuned
 from octobert.inference import package_files
 from octobert.pipeline import artifacts
@@ -82,7 +83,7 @@ def test_what_the_user_has_tuned_since_then_stays(tmp_path: Path) -> None:
     assert (found["latency"].setting.threads, found["throughput"].setting.streams) == (1, 2)
     package_files.write_tuned(tmp_path, result(0.8, threads=2))
     assert package_files.read_tuned(tmp_path, {})["latency"].setting.threads == 2
-    (tmp_path / package_files.TUNED_FILE).write_text("[]")
+    (tmp_path / TUNED_FILE).write_text("[]")
     with pytest.raises(ModelError, match="the results of tuning cannot be used"):
         package_files.write_tuned(tmp_path, result(0.8))
 

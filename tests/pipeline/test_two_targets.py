@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from octobert.config.loading import parse
+from octobert.engine.executors import inline
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from octobert.quantization import apply_corrections
 from tests.support.runs import write_pairs
 

@@ -13,13 +13,13 @@ import pytest
 from octobert.core.errors import KilledError, ModelError, OctobertError
 from octobert.core.frozen import FrozenModel
 from octobert.core.lock import locked
-from octobert.pipeline import events
-from octobert.pipeline.contract import Request, Response, Step, StepResult
-from octobert.pipeline.executors import ConcurrentExecutor, Executor, inline, local, opened
-from octobert.pipeline.store import Store
-from octobert.pipeline.telling import Teller
-from octobert.pipeline.work import Work
-from octobert.report.events import ProgressEvent
+from octobert.core.progress import ProgressEvent
+from octobert.engine import events
+from octobert.engine.contract import Request, Response, Step, StepResult
+from octobert.engine.executors import ConcurrentExecutor, Executor, inline, local, opened
+from octobert.engine.store import Store
+from octobert.engine.telling import Teller
+from octobert.engine.work import Work
 
 SECONDS = 10.0
 

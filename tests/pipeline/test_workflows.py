@@ -21,10 +21,10 @@ from octobert.core.errors import DataError
 from octobert.core.evidence import Evidence
 from octobert.core.results import Report
 from octobert.data import readers
+from octobert.engine.executors import inline
 from octobert.evaluation.packages import judge
 from octobert.inference.opened import open_model
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from octobert.pipeline.planner import steps_of
 from octobert.report.commands import predict_command
 from octobert.tasks import _squad

@@ -19,9 +19,9 @@ from octobert.config.loading import parse
 from octobert.core.errors import OctobertError
 from octobert.data.encoded import size_of
 from octobert.data.tokenization import NoTokenizer
+from octobert.engine.executors import inline
 from octobert.inference.predictor import Predictor
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from tests.properties.outcomes import sentence_of
 from tests.support import any_graphs
 from tests.support.runs import made_once

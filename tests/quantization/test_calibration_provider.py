@@ -8,7 +8,7 @@ import pytest
 
 from octobert.config.loading import parse
 from octobert.core.errors import TargetError
-from octobert.pipeline.keys import key_data
+from octobert.engine.keys import key_data
 from octobert.quantization import observer
 from tests.support.graphs import encoded
 from tests.support.stages import step_of

@@ -15,8 +15,8 @@ from octobert.config.loading import parse
 from octobert.core.errors import DataError, RecipeError
 from octobert.core.plan import Decision, Quantizer, QuantPlan, Site
 from octobert.core.results import Sensitivity, SiteSensitivity, Trial
+from octobert.engine.executors import inline
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from octobert.quantization import search
 from tests.support.cli import octobert
 from tests.support.runs import warmed, write_pairs

@@ -17,11 +17,11 @@ from octobert.config.loading import parse
 from octobert.core import families
 from octobert.core.ranges import Sample
 from octobert.data.encoded import Encoded
+from octobert.engine.executors import inline
 from octobert.graph import operators, parity, smoothing
 from octobert.graph.capture import capture, lowering
 from octobert.models.source import resolve
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from octobert.quantization import observer
 from octobert.quantization.transforms import smoothquant
 from tests.support.checkpoints import batch, make_tokenizer, plant_outliers

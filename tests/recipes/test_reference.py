@@ -10,8 +10,8 @@ import onnxruntime as ort
 import pytest
 
 from octobert.config import loading
+from octobert.engine.executors import inline
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from octobert.quantization import tables
 from tests.support.columns import columns
 from tests.support.graphs import plain_session

@@ -18,9 +18,9 @@ from octobert import targets
 from octobert.config import loading
 from octobert.core.capability import Probe
 from octobert.core.results import Report
+from octobert.engine.executors import inline
 from octobert.graph import operators
 from octobert.pipeline import planner, runner
-from octobert.pipeline.executors import inline
 from tests.support import cli
 from tests.support.checkpoints import WORDS
 from tests.support.runs import made_once, squad_file, warmed, write_pairs

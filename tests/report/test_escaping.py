@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from octobert.cli import _show
 from octobert.core.errors import ModelError
 from octobert.core.plain import printable, printable_json
+from octobert.core.progress import ProgressEvent
 from octobert.core.results import Report
 from octobert.graph import operators
-from octobert.report.events import ProgressEvent
 from octobert.report.progress import ProgressBar
 from octobert.report.tables import PlainConsole, table_of
 from tests.support.cli import octobert

@@ -13,8 +13,8 @@ import pytest
 import octobert
 from octobert.core.limits import rows_needed
 from octobert.core.lock import locked
-from octobert.pipeline import publishing
-from octobert.pipeline.publishing import HIDDEN
+from octobert.engine import publishing
+from octobert.engine.publishing import HIDDEN
 from octobert.report.page import is_page, show_reports
 from octobert.report.page.comparison import section
 from octobert.report.verdict import verdict

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from octobert.core.progress import ProgressEvent
 from octobert.report import progress
 from octobert.report.choices import best_so_far
-from octobert.report.events import ProgressEvent
 from octobert.report.progress import ProgressBar
 from tests.support.selections import found, selection
 

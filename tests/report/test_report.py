@@ -21,8 +21,8 @@ from octobert.core.plan import Decision
 from octobert.core.ranges import Sweep, Swept, recommendation
 from octobert.core.results import AccuracySearch, Finetuned, Report, Simulated, StageFacts, Trial
 from octobert.core.session import Setting, Tried
+from octobert.engine.executors import inline
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from octobert.report import contents, plans, summary, terminal, times
 from octobert.report.verdict import STATES, verdict
 from tests.support.columns import columns, with_columns

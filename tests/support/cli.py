@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from octobert.cli import _show, main
-from octobert.pipeline import executors, runner
-from octobert.pipeline.executors import inline
+from octobert.engine import executors
+from octobert.engine.executors import inline
+from octobert.pipeline import runner
 
 Done = subprocess.CompletedProcess[str]
 # As the script that pip installs, which does not have the working directory on its path.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from octobert.core import plugins
-from octobert.pipeline import keys
+from octobert.engine import keys
 
 _SOURCES = Path(__file__).parent / "extra_plugins"
 # Entry point group → the plugin of that group in `_SOURCES`.

@@ -9,8 +9,8 @@ from typing import Any
 
 from octobert.config.recipe import Recipe
 from octobert.core.frozen import FrozenModel
-from octobert.pipeline import store
-from octobert.pipeline.contract import Context, Request, Step, Summary, resolved, stage_named
+from octobert.engine import store
+from octobert.engine.contract import Context, Request, Step, Summary, resolved, stage_named
 from octobert.pipeline.planner import steps_of
 
 

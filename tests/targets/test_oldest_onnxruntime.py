@@ -16,8 +16,8 @@ import onnx
 import pytest
 
 from octobert.config.loading import parse
+from octobert.engine.executors import inline
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from tests.support.graphs import outputs_of
 from tests.support.runs import brief
 

@@ -16,11 +16,11 @@ from octobert import targets
 from octobert.config.loading import parse
 from octobert.core.errors import ModelError, OctobertError, RecipeError
 from octobert.core.session import SHORTER_METADATA, Session, SessionOptions, StaticShape, file_of
+from octobert.engine.executors import inline
 from octobert.graph import operators
 from octobert.inference.opened import open_model
 from octobert.inference.package_files import files_of
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from octobert.pipeline.stages.export import shorter_lengths
 from octobert.targets import openvino_cpu
 from octobert.targets.runtimes import openvino

@@ -25,11 +25,11 @@ from octobert.core.errors import ModelError, PlanError, RecipeError, TargetError
 from octobert.core.plan import QuantPlan
 from octobert.core.results import PACKAGE_FILE, PackageManifest
 from octobert.core.session import ExportOptions, SessionOptions, StaticShape
+from octobert.engine.executors import inline
 from octobert.graph import operators, qdq
 from octobert.graph.passes import float16, npu
 from octobert.inspection import linter
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from octobert.pipeline.resolve import resolve
 from octobert.quantization.methods.static import Static
 from octobert.targets import ort_dml, qnn, tensorrt

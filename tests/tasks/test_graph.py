@@ -19,10 +19,10 @@ from octobert.core.results import Report
 from octobert.data import formats
 from octobert.data.encoded import FeedRow, feeds_of, outputs_of
 from octobert.data.tokenization import NoTokenizer
+from octobert.engine.executors import inline
 from octobert.graph import operators
 from octobert.graph.capture import capture
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from octobert.tasks import Result
 from tests.support import any_graphs
 from tests.support.graphs import plain_session

@@ -15,11 +15,11 @@ from octobert.core.errors import DataError, ModelError, OctobertError
 from octobert.core.session import SessionOptions
 from octobert.data.encoded import feeds_of
 from octobert.data.tokenization import Tokenizer
+from octobert.engine.executors import inline
 from octobert.evaluation.torch_session import TorchSession
 from octobert.inference.batching import run_rows
 from octobert.models.source import read_metadata, resolve
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from octobert.tasks import Result
 from tests.support import late_interaction as late
 from tests.support.pooling import write_modules

@@ -17,10 +17,10 @@ from octobert.core.session import SessionOptions
 from octobert.data.encoded import feeds_of
 from octobert.data.tokenization import Tokenizer
 from octobert.data.windows import NOWHERE
+from octobert.engine.executors import inline
 from octobert.evaluation.torch_session import TorchSession
 from octobert.inference.batching import run_rows
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from octobert.tasks import Result
 from tests.support.retrieval import recipe_of, rows_in
 from tests.support.runs import FAST

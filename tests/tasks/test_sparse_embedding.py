@@ -16,9 +16,9 @@ from octobert.core.heads import head_of
 from octobert.core.results import ModelMetadata
 from octobert.data.encoded import Encoded, feeds_of
 from octobert.data.tokenization import EncodedTexts, Tokenizer
+from octobert.engine.executors import inline
 from octobert.models.pooling import pooling_of
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from octobert.tasks import Result
 from octobert.tasks._vectors import similarities
 from octobert.tasks.sparse_embedding import INDICES, VALUES, SparseRow, SparseVectors

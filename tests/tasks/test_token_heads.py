@@ -16,11 +16,11 @@ from octobert.core.results import Report
 from octobert.core.session import SessionOptions
 from octobert.data.encoded import Encoded
 from octobert.data.tokenization import Tokenizer
+from octobert.engine.executors import inline
 from octobert.evaluation import scoring
 from octobert.graph import operators, parity
 from octobert.inference import batching, cost_model, streaming
 from octobert.pipeline import output, runner
-from octobert.pipeline.executors import inline
 from octobert.tasks import Result, fill_mask
 from tests.support.checkpoints import WORDS, make_byte_level_tokenizer
 from tests.support.columns import columns

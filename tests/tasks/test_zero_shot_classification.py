@@ -14,8 +14,8 @@ import octobert
 from octobert.config.loading import parse
 from octobert.core.errors import DataError
 from octobert.core.results import ModelMetadata
+from octobert.engine.executors import inline
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from octobert.tasks.zero_shot_classification import classes_of
 from tests.support.checkpoints import make_checkpoint
 from tests.support.runs import FAST

@@ -16,8 +16,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import octobert
 from octobert.config.loading import parse
 from octobert.core.errors import ModelError, PlanError, RecipeError, StorageError
+from octobert.engine.executors import inline
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from octobert.training import attached as module
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"

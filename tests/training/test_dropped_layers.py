@@ -15,10 +15,10 @@ from octobert.config.loading import parse
 from octobert.config.training import Distill
 from octobert.core import families
 from octobert.core.errors import ModelError, OctobertError
+from octobert.engine.executors import inline
 from octobert.models import checkpoint as checkpoints
 from octobert.models.source import resolve
 from octobert.pipeline import runner
-from octobert.pipeline.executors import inline
 from octobert.report import summary
 from octobert.training.distillation import checkpoint_teacher
 from tests.support import cli

@@ -19,13 +19,13 @@ from octobert.config.recipe import Recipe
 from octobert.config.training import Training
 from octobert.core.errors import DataError, ModelError, OctobertError, RecipeError
 from octobert.core.evidence import Curve, Evidence
+from octobert.core.progress import ProgressEvent
+from octobert.engine.contract import Request
+from octobert.engine.executors import inline, local
 from octobert.models.heads import check_head, has_head
 from octobert.models.source import resolve
 from octobert.pipeline import runner
-from octobert.pipeline.contract import Request
-from octobert.pipeline.executors import inline, local
 from octobert.pipeline.planner import steps_of
-from octobert.report.events import ProgressEvent
 from tests.support import cli
 from tests.support.checkpoints import WORDS
 from tests.support.columns import columns

@@ -20,12 +20,12 @@ from octobert.core.errors import DataError, ModelError, OctobertError, RecipeErr
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Ranges
 from octobert.core.results import TRAINED
+from octobert.engine.contract import Response
+from octobert.engine.executors import inline, local
+from octobert.engine.work import key_of
 from octobert.models import source
 from octobert.pipeline import runner
-from octobert.pipeline.contract import Response
-from octobert.pipeline.executors import inline, local
 from octobert.pipeline.planner import steps_of
-from octobert.pipeline.work import key_of
 from tests.support.columns import columns
 from tests.support.hostile import hostile_folder, imported_from
 from tests.support.runs import write_pairs

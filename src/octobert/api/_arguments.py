@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeAlias
 
 from octobert.core.errors import RecipeError
 from octobert.core.plain import preview
-from octobert.report.events import ProgressCallback, ProgressEvent, ignore
+from octobert.core.progress import ProgressCallback, ProgressEvent, ignore
 
 
 @dataclass(frozen=True)

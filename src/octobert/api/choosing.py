@@ -16,7 +16,7 @@ from octobert.api._arguments import (
 )
 from octobert.core.errors import RecipeError
 from octobert.core.plain import preview
-from octobert.report.events import ProgressCallback
+from octobert.core.progress import ProgressCallback
 
 if TYPE_CHECKING:
     from octobert.config.recipe import RecipeKeys

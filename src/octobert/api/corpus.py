@@ -18,7 +18,7 @@ from octobert.api._arguments import (
 from octobert.api.models import opened_model
 from octobert.core.errors import RecipeError
 from octobert.core.frozen import first_problem
-from octobert.report.events import ProgressCallback
+from octobert.core.progress import ProgressCallback
 
 
 def embed(

@@ -26,7 +26,7 @@ from octobert.api._arguments import (
     progress_step,
 )
 from octobert.core.errors import DataError, RecipeError
-from octobert.report.events import ProgressCallback
+from octobert.core.progress import ProgressCallback
 
 if TYPE_CHECKING:
     from octobert.core.profile import Inspection

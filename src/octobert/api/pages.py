@@ -220,7 +220,7 @@ def _check_place(file: Path) -> None:
 
 def _write(file: Path, runs: Sequence[ShownRun], format: str) -> None:
     """Write the page, unless another file is in its place."""
-    from octobert.pipeline.publishing import is_as_published
+    from octobert.engine.publishing import is_as_published
     from octobert.report import markdown
     from octobert.report import page as pages
 

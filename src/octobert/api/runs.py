@@ -16,7 +16,7 @@ from octobert.api._arguments import (
     shown,
 )
 from octobert.core.files import atomic_write, storage_errors
-from octobert.report.events import ProgressCallback, ProgressEvent
+from octobert.core.progress import ProgressCallback, ProgressEvent
 
 if TYPE_CHECKING:
     from octobert.config.importers import Imported
@@ -121,7 +121,8 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
     Raises:
         OctobertError: A step failed. The same call resumes after the cause is fixed.
     """
-    from octobert.pipeline import executors, preflight, runner
+    from octobert.engine import executors
+    from octobert.pipeline import preflight, runner
     from octobert.report.page import show_reports
 
     show_reports()
@@ -357,7 +358,7 @@ def stored(out: PathLike, *, keep_last: bool = False) -> dict[str, int]:
     Raises:
         StorageError: The folder is neither.
     """
-    from octobert.pipeline import cleaning
+    from octobert.engine import cleaning
 
     return cleaning.stored(path_of(out, "out"), keep_last=keep_last)
 
@@ -376,6 +377,6 @@ def clean(out: PathLike, *, keep_last: bool = False) -> dict[str, int]:
         BusyError: A run is using the directory.
         StorageError: The folder is not an output directory, or a result cannot be removed.
     """
-    from octobert.pipeline import cleaning
+    from octobert.engine import cleaning
 
     return cleaning.clean(path_of(out, "out"), keep_last=keep_last)

@@ -18,7 +18,7 @@ from octobert.core.files import storage_errors
 from octobert.core.plain import as_json, printable, printable_json
 
 if TYPE_CHECKING:
-    from octobert.report.events import ProgressCallback
+    from octobert.core.progress import ProgressCallback
 
 # Groups of commands in `octobert --help`, in order.
 MAKE, USE, LOOK = "Make models", "Use models", "Look up and clean up"
@@ -139,7 +139,7 @@ def render(*parts: Any) -> None:
 @contextmanager
 def progress() -> Iterator[ProgressCallback]:
     """A callback that shows progress on stderr."""
-    from octobert.report.events import ignore
+    from octobert.core.progress import ignore
     from octobert.report.progress import ProgressBar
 
     if verbosity.quiet:

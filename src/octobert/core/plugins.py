@@ -29,13 +29,14 @@ from importlib.metadata import Distribution, EntryPoint, distributions
 from pathlib import Path
 from traceback import format_exception_only
 from types import ModuleType
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Annotated, Any, Generic, Protocol, TypeVar, cast
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core.core_schema import (
-    CoreSchema,
-    no_info_plain_validator_function,
-    plain_serializer_function_ser_schema,
+from pydantic import (
+    BaseModel,
+    GetCoreSchemaHandler,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
 )
 
 from octobert.core.errors import BrokenPluginWarning, RecipeError, did_you_mean, reason
@@ -319,10 +320,10 @@ class Plugins(Generic[P]):
             if (type(own) is type(plugin) if abstract else own is plugin)
         )
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         """Let fields hold plugins: `Annotated[Calibrator, PLUGINS]`. As plain data, a plugin is its name and its options."""
-        return no_info_plain_validator_function(
-            self._read, serialization=plain_serializer_function_ser_schema(self._write)
+        return handler.generate_schema(
+            Annotated[Any, PlainValidator(self._read), PlainSerializer(self._write)]
         )
 
     def _read(self, value: Any) -> P:

@@ -109,3 +109,8 @@ def end(child: subprocess.Popen[bytes], seconds: float) -> None:
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()
+
+
+def is_first() -> bool:
+    """Return whether this is the first process of its machine, the one that writes files."""
+    return int(os.environ.get("LOCAL_RANK", 0)) == 0

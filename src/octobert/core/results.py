@@ -20,6 +20,8 @@ from octobert.core.selection import Selection
 from octobert.core.session import PackagedEntries, SessionEntries, Tuned
 
 PACKAGE_FILE = "octobert.json"
+CHECKPOINT = "checkpoint"  # folder of a checkpoint that octobert has trained
+TUNED_FILE = "tuned.json"  # in a package or beside a model file: settings of the runtime that `octobert tune` found
 TRAINED = "trained.json"  # in a checkpoint that octobert has trained
 
 

@@ -275,7 +275,7 @@ class Content(FrozenModel):
     spans: tuple[str, ...]
 
     def summary(self, of: Callable[[Path], str]) -> str:
-        """The current digest of the files, or another summary of each (see `pipeline/contract.py`)."""
+        """The current digest of the files, or another summary of each (see `engine/contract.py`)."""
         return _summary(self.places, self.spans, of) if self.places else self.digest
 
 

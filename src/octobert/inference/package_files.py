@@ -32,11 +32,10 @@ from octobert.core.frozen import Row, Tabular, first_problem
 from octobert.core.model_config import READ, TABLE_FILES
 from octobert.core.onnx_files import external_files
 from octobert.core.origin import check_inside, is_inside, listed
-from octobert.core.results import PACKAGE_FILE, PackageManifest
+from octobert.core.results import PACKAGE_FILE, TUNED_FILE, PackageManifest
 from octobert.core.session import RuntimeOption, Tuned, shorter_files, weights_at
 from octobert.targets import runtimes
 
-TUNED_FILE = "tuned.json"
 _TUNED = TypeAdapter(dict[str, dict[str, Any]])
 # Files that one message names.
 _NAMED = 10

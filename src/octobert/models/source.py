@@ -70,11 +70,11 @@ class ModelSource(FrozenModel):
 
     @property
     def places(self) -> tuple[Path, ...]:
-        """Where it is read from (see `pipeline/contract.py`)."""
+        """Where it is read from (see `engine/contract.py`)."""
         return (self.path, self.tokenizer_folder)
 
     def summary(self, of: Callable[[Path], str]) -> str:
-        """The current digest of the files, or another summary of each (see `pipeline/contract.py`)."""
+        """The current digest of the files, or another summary of each (see `engine/contract.py`)."""
         return _summary(self.path, self.tokenizer_folder, of)
 
     @property

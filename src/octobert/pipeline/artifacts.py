@@ -22,6 +22,7 @@ from octobert.core.measurements import Score
 from octobert.core.plan import QuantPlan
 from octobert.core.ranges import Ranges, TensorStatistics
 from octobert.core.results import (
+    CHECKPOINT,
     AccuracySearch,
     CaptureFacts,
     Sensitivity,
@@ -32,10 +33,10 @@ from octobert.core.session import Feeds, Tuned
 from octobert.data import other_texts
 from octobert.data.encoded import feeds_of
 from octobert.data.tokenization import EncodedTexts, Tokenizer, TuningPart
+from octobert.engine.contract import StepResult
+from octobert.engine.store import manifest_of
 from octobert.models import source
 from octobert.models.source import ModelSource
-from octobert.pipeline.contract import StepResult
-from octobert.pipeline.store import manifest_of
 from octobert.quantization import apply_corrections, observer
 from octobert.quantization.corrections import LayerChange
 from octobert.tasks import Task
@@ -55,8 +56,6 @@ CURVE = "curve.json"
 CORRECTIONS = "corrections.npz"
 # Scales of weights that quantization-aware training chose.
 SCALES = "scales.npz"
-# The folder of a trained checkpoint.
-CHECKPOINT = "checkpoint"
 
 
 class Channels(FrozenModel):

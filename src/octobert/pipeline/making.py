@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from octobert.config.rows import RowSelection
 from octobert.config.training import Finetune, Qat, Training
 from octobert.core import user_code
+from octobert.engine.contract import A, P, Stage, Step
 from octobert.models import source
 from octobert.pipeline.artifacts import (
     Calibrated,
@@ -20,7 +21,6 @@ from octobert.pipeline.artifacts import (
     TrainedModel,
     Transformed,
 )
-from octobert.pipeline.contract import A, P, Stage, Step
 from octobert.pipeline.run import Run
 from octobert.pipeline.stages import (
     calibrate,

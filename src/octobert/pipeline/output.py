@@ -11,12 +11,10 @@ from octobert.core.errors import ModelError
 from octobert.core.evidence import EVIDENCE, Evidence
 from octobert.core.heads import head_of
 from octobert.core.lock import FolderLock
-from octobert.core.results import Report
+from octobert.core.results import CHECKPOINT, Report
 from octobert.data.tokenization import Tokenizer
-from octobert.inference import package_files
-from octobert.pipeline.artifacts import CHECKPOINT
-from octobert.pipeline.contract import Step, StepResult
-from octobert.pipeline.publishing import (
+from octobert.engine.contract import Step, StepResult
+from octobert.engine.publishing import (
     HIDDEN,
     ITSELF,
     PAGES,
@@ -25,7 +23,8 @@ from octobert.pipeline.publishing import (
     publish,
     read_in,
 )
-from octobert.pipeline.store import Store, manifest_of, store_folder
+from octobert.engine.store import Store, manifest_of, store_folder
+from octobert.inference import package_files
 
 # Rows that are looked at, and the number of characters up to which one is short.
 _ROWS, _SHORT = 100, 120

@@ -13,6 +13,7 @@ from octobert.config.recipe import Choice, Recipe
 from octobert.core import user_code
 from octobert.core.errors import RecipeError
 from octobert.core.user_code import UserCode
+from octobert.engine.contract import Step, StepResult
 from octobert.evaluation import candidates
 from octobert.inspection import inspector, profilers
 from octobert.pipeline import making
@@ -27,7 +28,6 @@ from octobert.pipeline.artifacts import (
     TargetFiles,
     Timings,
 )
-from octobert.pipeline.contract import Step, StepResult
 from octobert.pipeline.resolve import resolve
 from octobert.pipeline.run import Run
 from octobert.pipeline.stages import (

@@ -26,8 +26,8 @@ from octobert.models import heads, source
 from octobert.models.sentence_transformers import check_template
 from octobert.models.source import ModelSource, read_metadata
 from octobert.pipeline import preflight, user_model
-from octobert.pipeline.contract import TaskSpec
 from octobert.pipeline.run import Run
+from octobert.pipeline.task import TaskSpec
 from octobert.targets import Target
 from octobert.tasks import (
     Table,

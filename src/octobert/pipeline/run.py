@@ -19,7 +19,7 @@ from octobert.core.user_code import UserCode
 from octobert.data import sources
 from octobert.evaluation import candidates
 from octobert.models.source import ModelSource
-from octobert.pipeline.contract import ScoredTask, TaskSpec
+from octobert.pipeline.task import ScoredTask, TaskSpec
 from octobert.quantization import calibrators, corrections, methods, transforms
 from octobert.quantization.calibrators import Calibrator
 from octobert.quantization.corrections import Correction

@@ -17,15 +17,19 @@ from octobert.config.loading import as_file, as_written, in_recipe, with_absolut
 from octobert.config.recipe import Choice, Recipe
 from octobert.core import budget
 from octobert.core.files import storage_errors
+from octobert.core.progress import ProgressCallback, ProgressEvent, ignore
 from octobert.core.ranges import Sweep
-from octobert.core.results import TRAINED, DataFacts, Finetuned, PlannedStep, Report
+from octobert.core.results import CHECKPOINT, TRAINED, DataFacts, Finetuned, PlannedStep, Report
 from octobert.core.selection import BEST
+from octobert.engine.contract import Request, Step
+from octobert.engine.executors import Executor, local
+from octobert.engine.publishing import HIDDEN, check_output, publish
+from octobert.engine.store import FOLDER, Artifact, Store, manifest_of
+from octobert.engine.work import KEPT, Work, at_work, key_of, store_home
 from octobert.evaluation import candidates
 from octobert.models import weights
-from octobert.pipeline.artifacts import CHECKPOINT, SCORES, StoredScores
+from octobert.pipeline.artifacts import SCORES, StoredScores
 from octobert.pipeline.choosing import winner
-from octobert.pipeline.contract import Request, Step
-from octobert.pipeline.executors import Executor, local
 from octobert.pipeline.output import folder_of, publish_run
 from octobert.pipeline.planner import (
     finetune_steps,
@@ -33,14 +37,10 @@ from octobert.pipeline.planner import (
     steps_of,
     sweep_steps,
 )
-from octobert.pipeline.publishing import HIDDEN, check_output, publish
 from octobert.pipeline.resolve import resolve
 from octobert.pipeline.run import Run
 from octobert.pipeline.stages import report as report_stage
 from octobert.pipeline.stages import sweep as sweep_stage
-from octobert.pipeline.store import FOLDER, Artifact, Store, manifest_of
-from octobert.pipeline.work import KEPT, Work, at_work, key_of, store_home
-from octobert.report.events import ProgressCallback, ProgressEvent, ignore
 
 # In sizes of the checkpoint: float graphs that all targets share, and what each target adds, with its package (measured: 6.7
 # for two targets).

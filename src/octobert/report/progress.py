@@ -21,8 +21,8 @@ from rich.table import Column
 from rich.text import Text
 
 from octobert.core.plain import printable
+from octobert.core.progress import ProgressEvent
 from octobert.core.wording import duration
-from octobert.report.events import ProgressEvent
 from octobert.report.tables import PlainConsole
 
 # Pictures per second.

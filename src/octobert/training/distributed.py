@@ -15,11 +15,6 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", 1))
 
 
-def is_first() -> bool:
-    """Return whether this is the first process of its machine, the one that writes files."""
-    return int(os.environ.get("LOCAL_RANK", 0)) == 0
-
-
 def is_connected() -> bool:
     """Return whether torch has connected this process to others."""
     import torch

@@ -14,7 +14,8 @@ import transformers
 
 from octobert.config.training import Qat, Training
 from octobert.core.errors import ModelError
-from octobert.training.distributed import decision_of_first, is_first, rank, wait_for_all
+from octobert.core.processes import is_first
+from octobert.training.distributed import decision_of_first, rank, wait_for_all
 from octobert.training.job import (
     Job,
     last_checkpoint,

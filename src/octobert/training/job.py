@@ -14,9 +14,10 @@ import numpy as np
 from octobert.config.training import Training, TrainingSettings
 from octobert.core.errors import ModelError
 from octobert.core.files import digest_or_none, digests_of, read_sealed, write_sealed
+from octobert.core.processes import is_first
 from octobert.data.encoded import Encoded, feeds_of
 from octobert.models.checkpoint import inputs_of
-from octobert.training.distributed import is_first, rank, world_size
+from octobert.training.distributed import rank, world_size
 
 if TYPE_CHECKING:
     from octobert.training.distillation import Teacher

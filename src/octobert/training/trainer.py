@@ -16,8 +16,9 @@ import numpy as np
 from octobert.core import environment, user_code
 from octobert.core.errors import DataError, ModelError
 from octobert.core.evidence import Curve
+from octobert.core.processes import is_first
 from octobert.models.checkpoint import inputs_of
-from octobert.training.distributed import is_first, world_size
+from octobert.training.distributed import world_size
 from octobert.training.job import (
     Job,
     check_same_training,

@@ -11,9 +11,9 @@ from onnx import helper
 
 from octobert.config.loading import parse
 from octobert.core.errors import ModelError
+from octobert.engine.executors import local
 from octobert.graph.capture import capture, shapes
 from octobert.pipeline import runner
-from octobert.pipeline.executors import local
 from tests.support import any_graphs
 from tests.support.endless import FLOAT, filling, looping
 

@@ -10,10 +10,10 @@ import pytest
 
 from octobert.config.loading import parse
 from octobert.config.training import Training
+from octobert.engine.contract import Progress, Request, Response
+from octobert.engine.executors import inline
+from octobert.engine.publishing import HIDDEN
 from octobert.pipeline import runner
-from octobert.pipeline.contract import Progress, Request, Response
-from octobert.pipeline.executors import inline
-from octobert.pipeline.publishing import HIDDEN
 from tests.support.runs import FAST
 
 

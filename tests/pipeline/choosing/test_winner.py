@@ -13,9 +13,9 @@ from octobert.config import loading
 from octobert.core.errors import OctobertError, RecipeError
 from octobert.core.limits import Limit
 from octobert.core.results import Report
+from octobert.engine.executors import inline
 from octobert.pipeline import runner
 from octobert.pipeline.choosing import winner
-from octobert.pipeline.executors import inline
 from octobert.report import judged, summary
 from tests.support.columns import columns
 from tests.support.runs import FAST

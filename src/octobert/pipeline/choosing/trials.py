@@ -19,17 +19,17 @@ from octobert.core.limits import UNITS, Limit, objective_named
 from octobert.core.measurements import Load
 from octobert.core.selection import Variant, VariantResult
 from octobert.core.session import GOALS, Goal
+from octobert.engine.contract import Step, StepResult
+from octobert.engine.executors import ConcurrentExecutor
+from octobert.engine.store import Artifact
+from octobert.engine.work import Work
 from octobert.evaluation.statistics import percentile
 from octobert.pipeline import making
 from octobert.pipeline.artifacts import TargetFiles
 from octobert.pipeline.choosing import budget, limits, space
-from octobert.pipeline.contract import Step, StepResult
-from octobert.pipeline.executors import ConcurrentExecutor
 from octobert.pipeline.run import Run
 from octobert.pipeline.stages import judge, race
 from octobert.pipeline.stages.race import RaceTimes
-from octobert.pipeline.store import Artifact
-from octobert.pipeline.work import Work
 
 # Latency is timed in rounds, throughput for seconds of each model.
 _SECONDS_PER_ROUND = 0.2

@@ -16,13 +16,14 @@ from octobert.core.files import atomic_write, storage_errors
 from octobert.core.frozen import FrozenModel
 from octobert.core.limits import UNITS, objective_named
 from octobert.core.selection import BEST, Selection, VariantResult
+from octobert.engine.publishing import HIDDEN
+from octobert.engine.work import Work
 from octobert.evaluation import candidates
 from octobert.pipeline.choosing import choose, listed, space
 from octobert.pipeline.choosing.trials import VariantTrials
-from octobert.pipeline.publishing import HIDDEN
 from octobert.pipeline.resolve import quick_benchmark, resolve
 from octobert.pipeline.run import Run
-from octobert.pipeline.work import Work
+from octobert.report import choices
 
 RECIPE = f"{BEST}.yaml"
 # Name of the decision in the store.
@@ -143,8 +144,8 @@ def _decided(
     if earlier is not None:
         selection = earlier.selection
         tried = sum(result.number > 0 for result in selection.found)
-        work.teller.searched(
-            selection.best, tried, len(selection.found), selection.seconds, selection.minutes
+        _tell(
+            work, selection.best, tried, len(selection.found), selection.seconds, selection.minutes
         )
         return earlier, trials
 
@@ -155,7 +156,7 @@ def _decided(
             )
             with storage_errors(out), atomic_write(out / HIDDEN / RECIPE) as partial:
                 partial.write_text(text, encoding="utf-8")
-        work.teller.searched(best, done, total, trials.seconds, settings.minutes)
+        _tell(work, best, done, total, trials.seconds, settings.minutes)
 
     tell(None, 0, 0)
     if isinstance(settings, Choose):
@@ -185,6 +186,20 @@ def _decided(
     if not trials.killed:
         work.remember(DECISION, trials.key, decided)
     return decided, trials
+
+
+def _tell(
+    work: Work,
+    best: VariantResult | None,
+    done: int,
+    total: int,
+    seconds: float,
+    minutes: float | None,
+) -> None:
+    """Tell how far a search is."""
+    text = choices.best_so_far(best, done, total, seconds, minutes)
+    name = "" if best is None else best.variant.name
+    work.teller.searched(text, name, done, total, seconds, minutes)
 
 
 def _final_run(trials: VariantTrials, decided: SearchDecision) -> Run:

@@ -9,13 +9,14 @@ import numpy as np
 
 from octobert.config.measuring import Benchmark
 from octobert.core.session import SessionEntries
+from octobert.engine.contract import Context, Summary, stage
 from octobert.evaluation import benchmarking, latency
 from octobert.evaluation.candidates import Candidate, rivals_of
 from octobert.models.source import ModelSource
 from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import CapturedModel, Checkpoint, Rows, TargetFiles, Timings
-from octobert.pipeline.contract import Context, Summary, TaskSpec, stage
 from octobert.pipeline.stages.evaluate import file_of
+from octobert.pipeline.task import TaskSpec
 
 # Rows of the user's data that are timed; more would only repeat the same lengths.
 DATA_ROWS = 256

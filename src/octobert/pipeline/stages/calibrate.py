@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from octobert.core.ranges import Exceeded, Provenance, Ranges
+from octobert.engine.contract import Context, Summary, stage
 from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import Calibrated, Statistics
-from octobert.pipeline.contract import Context, Summary, stage
 from octobert.quantization.calibrators import PLUGINS, CalibratorField
 
 
-@stage(Calibrated)
+@stage(Calibrated, anywhere=True)
 def run(
     context: Context,
     observed: Statistics,

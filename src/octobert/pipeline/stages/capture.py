@@ -16,6 +16,7 @@ from octobert.core.results import CaptureFacts
 from octobert.core.session import Feeds
 from octobert.data.encoded import feeds_of
 from octobert.data.tokenization import Tokenizer, save_tokenizer
+from octobert.engine.contract import Context, Summary, stage
 from octobert.graph import operators
 from octobert.graph.capture import capture
 from octobert.models import heads, late_interaction, weights
@@ -24,7 +25,6 @@ from octobert.models.sentence_transformers import copy_modules
 from octobert.models.source import ModelSource
 from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import CapturedModel, Checkpoint, Rows
-from octobert.pipeline.contract import Context, Summary, stage
 
 # Real sentences and pairs, from one word to the model's limit: lengths, scripts, segments and padding are all exercised.
 _LONG = (
@@ -49,7 +49,7 @@ COMPARED = 8
 _SMALL_BATCHES = _BATCHES[:-1]
 
 
-@stage(CapturedModel)
+@stage(CapturedModel, anywhere=True)
 def run(
     context: Context,
     trained: Checkpoint | None,

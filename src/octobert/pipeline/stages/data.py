@@ -22,9 +22,10 @@ from octobert.data import readers, sampling, sources
 from octobert.data.readers import HubData
 from octobert.data.sampling import Row
 from octobert.data.sources import Content, RowFunction
+from octobert.engine.contract import NOT_IN_KEY, Context, Summary, stage
 from octobert.models.source import ModelSource
 from octobert.pipeline.artifacts import Rows
-from octobert.pipeline.contract import NOT_IN_KEY, Context, Summary, TaskSpec, stage
+from octobert.pipeline.task import TaskSpec
 from octobert.tasks import PLUGINS, Table, Task, check_columns
 
 # Shares of the tuning rows that are judged one after another.

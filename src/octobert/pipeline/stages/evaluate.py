@@ -11,6 +11,7 @@ import numpy as np
 
 from octobert.core.measurements import score_named
 from octobert.core.session import Session, SessionEntries
+from octobert.engine.contract import Context, Summary, stage
 from octobert.evaluation import candidates, probing, scoring
 from octobert.inference.batching import run_rows
 from octobert.models.source import ModelSource
@@ -23,12 +24,12 @@ from octobert.pipeline.artifacts import (
     Rows,
     TargetFiles,
 )
-from octobert.pipeline.contract import Context, ScoredTask, Summary, stage
+from octobert.pipeline.task import ScoredTask
 from octobert.targets.shared import simulation
 from octobert.tasks import Result
 
 
-@stage(Evaluated)
+@stage(Evaluated, anywhere=True)
 def run(
     context: Context,
     capture: CapturedModel,

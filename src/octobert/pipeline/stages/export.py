@@ -13,11 +13,12 @@ import onnx_ir as ir
 from octobert.core.capability import Capabilities
 from octobert.core.plan import QuantPlan
 from octobert.core.session import ExportOptions, StaticShape, WrittenOpset
+from octobert.engine.contract import Context, Summary, stage
 from octobert.graph import operators
 from octobert.graph.passes import cpu, first_token
 from octobert.graph.passes.opset import METADATA
 from octobert.pipeline.artifacts import CapturedModel, Planned, Rows, TargetFiles
-from octobert.pipeline.contract import Context, Summary, TaskSpec, stage
+from octobert.pipeline.task import TaskSpec
 from octobert.targets import TargetField
 
 # Of the rows that the shorter lengths take; how many of these there are; and the tokens that one more of them has to leave.
@@ -26,7 +27,7 @@ _COVERED, _MOST_SHORTER, _WORTH = 0.95, 3, 0.9
 _STEP, _STEPS = 16, 64
 
 
-@stage(TargetFiles)
+@stage(TargetFiles, anywhere=True)
 def run(
     context: Context,
     planned: Planned,

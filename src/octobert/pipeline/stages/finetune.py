@@ -14,18 +14,19 @@ from octobert.config.training import Finetune, Qat, Training
 from octobert.core.files import canonical_digest
 from octobert.core.frozen import FrozenModel
 from octobert.core.heads import head_of
-from octobert.core.results import TRAINED
+from octobert.core.processes import is_first
+from octobert.core.results import CHECKPOINT, TRAINED
 from octobert.core.user_code import UserCode
 from octobert.data.tokenization import Tokenizer, save_tokenizer
+from octobert.engine.contract import NOT_IN_KEY, Context, Summary, stage
+from octobert.engine.keys import key_data
 from octobert.models import checkpoint
 from octobert.models.sentence_transformers import copy_modules, modules_of
 from octobert.models.source import ModelSource
 from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import Checkpoint, Rows
-from octobert.pipeline.contract import NOT_IN_KEY, Context, Summary, TaskSpec, stage
-from octobert.pipeline.keys import key_data
+from octobert.pipeline.task import TaskSpec
 from octobert.training import trainer
-from octobert.training.distributed import is_first
 from octobert.training.job import Job, TrainingRows
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def save(work: Path, lesson: Lesson, model: Any, facts: Summary) -> None:
     """Write the checkpoint, with the base's tokenizer and how training went. One process of each machine writes."""
     if not is_first():
         return
-    folder, side = work / artifacts.CHECKPOINT, lesson.base.tokenizer_folder
+    folder, side = work / CHECKPOINT, lesson.base.tokenizer_folder
     folder.mkdir()
     save_tokenizer(side, folder)
     # What follows the encoder of an embedding model does not follow the new head.

@@ -9,10 +9,11 @@ from octobert.core.estimate import Estimate
 from octobert.core.frozen import FrozenModel
 from octobert.core.limits import Limit
 from octobert.core.session import SessionEntries
+from octobert.engine.contract import Context, StepResult, Summary, stage
 from octobert.evaluation import candidates
 from octobert.evaluation.judging import AccuracyJudge, MetricChange
 from octobert.pipeline.artifacts import CapturedModel, Rows, TargetFiles
-from octobert.pipeline.contract import Context, ScoredTask, StepResult, Summary, stage
+from octobert.pipeline.task import ScoredTask
 
 JUDGED, FLOAT = "judged.json", "float.npz"
 
@@ -31,7 +32,7 @@ class Judged(FrozenModel):
     metrics: dict[str, MetricChange]
 
 
-@stage(StepResult)
+@stage(StepResult, anywhere=True)
 def run(
     context: Context,
     capture: CapturedModel,

@@ -9,10 +9,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from octobert.core.plan import Placement
+from octobert.engine.contract import Context, Summary, stage
 from octobert.graph import sites
 from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import CapturedModel, FloatGraph, Rows, Statistics
-from octobert.pipeline.contract import Context, Summary, TaskSpec, stage
+from octobert.pipeline.task import TaskSpec
 from octobert.quantization import observer
 
 _SHOWN_CHARACTERS = 60
@@ -20,7 +21,7 @@ _SHOWN_CHARACTERS = 60
 _NORMED = ("residual.branch", "residual.output")
 
 
-@stage(Statistics)
+@stage(Statistics, anywhere=True)
 def run(
     context: Context,
     capture: CapturedModel,

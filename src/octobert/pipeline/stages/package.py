@@ -16,13 +16,13 @@ from octobert.core.origin import copy_files
 from octobert.core.results import PACKAGE_FILE, PackageManifest, Report
 from octobert.core.session import SessionEntries
 from octobert.data.tokenization import Tokenizer, state_length
+from octobert.engine.contract import Context, StepResult, Summary, stage
+from octobert.engine.executors.local import PRIVATE
+from octobert.engine.store import manifest_of
 from octobert.evaluation import candidates
 from octobert.models import sentence_transformers
 from octobert.pipeline.artifacts import Calibrated, CapturedModel, TargetFiles
-from octobert.pipeline.contract import Context, StepResult, Summary, stage
-from octobert.pipeline.executors.local import PRIVATE
 from octobert.pipeline.stages.report import REPORT
-from octobert.pipeline.store import manifest_of
 from octobert.tasks import rebuild, state
 
 _CAPTURED = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")

@@ -8,11 +8,11 @@ from __future__ import annotations
 from octobert.core.errors import OctobertError, reason
 from octobert.core.evidence import Execution
 from octobert.core.session import SessionEntries, SessionOptions
+from octobert.engine.contract import Context, Summary, stage
 from octobert.evaluation import latency
 from octobert.inspection import inspector
 from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import CapturedModel, Profiled, TargetFiles
-from octobert.pipeline.contract import Context, Summary, stage
 from octobert.targets import TargetField
 
 # Profiled runs: the smallest time of each operator is kept. With `quick: true` there are fewer.

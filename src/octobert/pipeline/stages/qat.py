@@ -16,7 +16,9 @@ import numpy as np
 from octobert.config.training import Qat
 from octobert.core.errors import PlanError
 from octobert.core.plan import QuantPlan
+from octobert.core.processes import is_first
 from octobert.core.ranges import Interval, Ranges
+from octobert.engine.contract import Context, Summary, stage
 from octobert.models.source import ModelSource
 from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import (
@@ -27,11 +29,9 @@ from octobert.pipeline.artifacts import (
     Rows,
     TrainedModel,
 )
-from octobert.pipeline.contract import Context, Summary, stage
 from octobert.pipeline.stages import _plans, finetune
 from octobert.quantization.methods import MethodField
 from octobert.targets import TargetField
-from octobert.training.distributed import is_first
 
 
 @stage(TrainedModel)

@@ -21,12 +21,13 @@ from octobert.core.plan import QuantPlan
 from octobert.core.results import Sensitivity
 from octobert.data.encoded import Encoded
 from octobert.data.tokenization import EncodedTexts, Tokenizer
+from octobert.engine.contract import Context, Summary, stage
 from octobert.graph import operators
 from octobert.graph.passes import float16
 from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import Calibrated, CapturedModel, FloatGraph, Planned, Rows
-from octobert.pipeline.contract import Context, Summary, TaskSpec, stage
 from octobert.pipeline.stages import _plans
+from octobert.pipeline.task import TaskSpec
 from octobert.quantization import apply_corrections, observer
 from octobert.quantization import sensitivity as estimating
 from octobert.quantization.corrections import CorrectionField, LayerChange
@@ -37,7 +38,7 @@ from octobert.targets import TargetField
 ROWS = 16
 
 
-@stage(Planned)
+@stage(Planned, anywhere=True)
 def run(
     context: Context,
     capture: CapturedModel,

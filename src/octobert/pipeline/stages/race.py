@@ -16,12 +16,13 @@ from octobert.core.errors import OctobertError
 from octobert.core.frozen import FrozenModel
 from octobert.core.measurements import Footprint, Load
 from octobert.core.session import Goal, SessionEntries
+from octobert.engine.contract import NOT_IN_KEY, Context, StepResult, Summary, stage
 from octobert.evaluation import benchmarking, latency
 from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.evaluation.candidates import Candidate
 from octobert.evaluation.worker import Worker
 from octobert.pipeline.artifacts import CapturedModel, Rows, TargetFiles
-from octobert.pipeline.contract import NOT_IN_KEY, Context, StepResult, Summary, TaskSpec, stage
+from octobert.pipeline.task import TaskSpec
 
 TIMES = "race.json"
 # A model that is so many times slower than the fastest one is timed in a few rounds only.

@@ -24,6 +24,8 @@ from octobert.core.ranges import RangeFacts, TensorStatistics
 from octobert.core.results import DataFacts, Report, StageFacts, TaskFacts
 from octobert.core.selection import Selection
 from octobert.data.tokenization import Tokenizer
+from octobert.engine.contract import WITH_MANIFESTS, Context, StepResult, Summary, stage
+from octobert.engine.store import manifest_of
 from octobert.evaluation import candidates, probing, scoring
 from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.evaluation.scoring import changed_rows
@@ -43,16 +45,7 @@ from octobert.pipeline.artifacts import (
     Transformed,
     TunedTarget,
 )
-from octobert.pipeline.contract import (
-    WITH_MANIFESTS,
-    Context,
-    ScoredTask,
-    StepResult,
-    Summary,
-    TaskSpec,
-    stage,
-)
-from octobert.pipeline.store import manifest_of
+from octobert.pipeline.task import ScoredTask, TaskSpec
 from octobert.report import choices, judged
 from octobert.tasks import PLUGINS, Result, Task
 

@@ -31,12 +31,13 @@ from octobert.core.files import (
 from octobert.core.plan import DType, QuantPlan
 from octobert.core.results import AccuracySearch, Trial
 from octobert.core.session import Session, SessionEntries
+from octobert.engine.contract import Context, Summary, stage
 from octobert.evaluation import candidates, latency
 from octobert.evaluation.judging import AccuracyJudge
 from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import CapturedModel, FloatGraph, Planned, Rows
-from octobert.pipeline.contract import Context, ScoredTask, Summary, stage
 from octobert.pipeline.stages import _plans
+from octobert.pipeline.task import ScoredTask
 from octobert.quantization import search
 from octobert.quantization.corrections import LayerChange
 from octobert.targets import Target, TargetField, runtimes

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from octobert.core.results import Simulated
 from octobert.core.session import SessionOptions
+from octobert.engine.contract import Context, Summary, stage
 from octobert.evaluation import scoring
 from octobert.evaluation.torch_session import TorchSession
 from octobert.inference.batching import run_rows
@@ -19,11 +20,11 @@ from octobert.pipeline.artifacts import (
     Rows,
     TrainedModel,
 )
-from octobert.pipeline.contract import Context, ScoredTask, Summary, stage
+from octobert.pipeline.task import ScoredTask
 from octobert.tasks import Result
 
 
-@stage(Compared)
+@stage(Compared, anywhere=True)
 def run(
     context: Context,
     capture: CapturedModel,

@@ -13,12 +13,13 @@ from octobert.config.recipe import Choice, Recipe
 from octobert.core.errors import DataError
 from octobert.core.ranges import Provenance, Ranges, Sweep, Swept, TensorStatistics, recommendation
 from octobert.core.session import SessionEntries
+from octobert.engine.contract import Context, StepResult, Summary, stage
 from octobert.evaluation import candidates
 from octobert.inference.batching import run_rows
 from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import CapturedModel, FloatGraph, Rows, Statistics
-from octobert.pipeline.contract import Context, StepResult, Summary, TaskSpec, stage
 from octobert.pipeline.stages import _plans
+from octobert.pipeline.task import TaskSpec
 from octobert.quantization import sensitivity
 from octobert.quantization.calibrators import PLUGINS, Calibrator, CalibratorField
 from octobert.quantization.methods import MethodField
@@ -29,7 +30,7 @@ FACTS = "sweep.json"
 JUDGED_ROWS = 256
 
 
-@stage(StepResult)
+@stage(StepResult, anywhere=True)
 def run(
     context: Context,
     capture: CapturedModel,

@@ -17,11 +17,12 @@ from octobert.core.evidence import Smoothed
 from octobert.core.ranges import held_out
 from octobert.core.results import AppliedTransform, Parity, TransformFacts
 from octobert.data.encoded import feeds_of
+from octobert.engine.contract import Context, Summary, stage
 from octobert.graph import operators, parity
 from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import CapturedModel, Rows, Transformed
-from octobert.pipeline.contract import Context, Summary, TaskSpec, stage
 from octobert.pipeline.stages.capture import COMPARED, parity_batches
+from octobert.pipeline.task import TaskSpec
 from octobert.quantization import observer
 from octobert.quantization.transforms import PLUGINS, Record, TransformField
 
@@ -31,7 +32,7 @@ SAMPLED_TOKENS = 1024
 KEPT_CHANNELS = 128
 
 
-@stage(Transformed)
+@stage(Transformed, anywhere=True)
 def run(
     context: Context,
     capture: CapturedModel,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from octobert.core.session import Goal, SessionEntries, Tried
+from octobert.engine.contract import Context, Summary, stage
 from octobert.evaluation import candidates, tuning
 from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import CapturedModel, Rows, TargetFiles, TunedTarget
-from octobert.pipeline.contract import Context, Summary, TaskSpec, stage
+from octobert.pipeline.task import TaskSpec
 
 # Limits of the search for each goal; those of a quick run after them.
 TRIALS, MINUTES = (20, 8), (5.0, 1.0)

@@ -15,12 +15,12 @@ from typing import Any
 from octobert.config.training import Training
 from octobert.core import processes
 from octobert.core.errors import KilledError, OctobertError
-from octobert.pipeline.contract import Progress, Request, Response
+from octobert.engine.contract import Progress, Request, Response
 
 REQUEST, LOG = "request.json", "stage.log"
 # Files of the executor in a work folder; no part of the artifact.
 PRIVATE = (REQUEST, LOG)
-_CHILD = "octobert.pipeline.executors.child"
+_CHILD = "octobert.engine.executors.child"
 
 
 def run(

@@ -14,13 +14,7 @@ from octobert.config.training import Training
 from octobert.core.environment import peak_memory_bytes
 from octobert.core.errors import OctobertError, RecipeError, causes_of
 from octobert.core.files import disk_error, is_disk_error
-from octobert.pipeline.contract import (
-    Context,
-    Progress,
-    Request,
-    Response,
-    stage_named,
-)
+from octobert.engine.contract import Context, Progress, Request, Response, stage_named
 
 _SHOWN_CHARACTERS = 400
 # Written to find out whether the disk is full: what a file that could not be completed may have left free.

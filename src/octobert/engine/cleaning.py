@@ -8,9 +8,9 @@ from pathlib import Path
 from octobert.core.errors import StorageError
 from octobert.core.files import is_folder, storage_errors
 from octobert.core.lock import locked
-from octobert.pipeline import events
-from octobert.pipeline.publishing import HIDDEN, discard
-from octobert.pipeline.store import FOLDER, Store, store_folder
+from octobert.engine import events
+from octobert.engine.publishing import HIDDEN, discard
+from octobert.engine.store import FOLDER, Store, store_folder
 
 
 def stored(folder: Path, *, keep_last: bool = False) -> dict[str, int]:

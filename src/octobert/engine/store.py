@@ -44,7 +44,7 @@ from octobert.core.files import (
 )
 from octobert.core.frozen import FrozenModel
 from octobert.core.plain import parsed_json
-from octobert.pipeline.contract import StepResult
+from octobert.engine.contract import StepResult
 
 MANIFEST, SEAL, WITHOUT = "artifact.json", "artifact.sha256", "artifact.without"
 # Files that are worth removing: bytes, and ends of names. Others are also read where nobody makes them again.

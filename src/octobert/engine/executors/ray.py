@@ -32,9 +32,9 @@ from octobert.config.training import Training
 from octobert.core import environment
 from octobert.core.errors import OctobertError, RecipeError, StorageError, TargetError, reason
 from octobert.core.files import storage_errors
-from octobert.pipeline.contract import Progress, Request, Response
-from octobert.pipeline.executors import local
-from octobert.pipeline.executors._remote import (
+from octobert.engine.contract import Progress, Request, Response, stage_named
+from octobert.engine.executors import local
+from octobert.engine.executors._remote import (
     FILES,
     PAUSE,
     PROGRESS,
@@ -45,7 +45,6 @@ from octobert.pipeline.executors._remote import (
     settles,
     sizes_in,
 )
-from octobert.pipeline.stages import ANYWHERE
 
 ADDRESS = "RAY_ADDRESS"
 # CPUs of a stage, at most: the accuracy of models on few rows at a time gains little from more.
@@ -137,7 +136,7 @@ class Cluster:
         Raises:
             OctobertError: what the stage raised, that its machines died, or that they cannot run it.
         """
-        if request.stage not in ANYWHERE or (
+        if not stage_named(request.stage).anywhere or (
             launch is not None and launch.processes * launch.machines > 1
         ):
             with self._turns.alone(others=self._shares):

@@ -31,20 +31,13 @@ from octobert.core.files import (
 )
 from octobert.core.frozen import FrozenModel
 from octobert.core.lock import FolderLock, locked
-from octobert.pipeline import events, keys
-from octobert.pipeline.contract import (
-    WITH_MANIFESTS,
-    Request,
-    Step,
-    StepResult,
-    resolved,
-    unchanged,
-)
-from octobert.pipeline.executors import ConcurrentExecutor, Executor
-from octobert.pipeline.publishing import HIDDEN, discard
-from octobert.pipeline.store import FOLDER, POINTER, Artifact, Store
-from octobert.pipeline.telling import Teller
-from octobert.report.events import ProgressCallback
+from octobert.core.progress import ProgressCallback
+from octobert.engine import events, keys
+from octobert.engine.contract import WITH_MANIFESTS, Request, Step, StepResult, resolved, unchanged
+from octobert.engine.executors import ConcurrentExecutor, Executor
+from octobert.engine.publishing import HIDDEN, discard
+from octobert.engine.store import FOLDER, POINTER, Artifact, Store
+from octobert.engine.telling import Teller
 
 M = TypeVar("M", bound=FrozenModel)
 _DECISION = "decided.json"

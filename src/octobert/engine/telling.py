@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from octobert.core.errors import StorageError
-from octobert.core.selection import VariantResult
-from octobert.pipeline import events
-from octobert.pipeline.contract import Step
-from octobert.pipeline.publishing import HIDDEN
-from octobert.pipeline.store import Artifact
-from octobert.report import choices
-from octobert.report.events import ProgressCallback, ProgressEvent
+from octobert.core.progress import ProgressCallback, ProgressEvent
+from octobert.engine import events
+from octobert.engine.contract import Step
+from octobert.engine.publishing import HIDDEN
+from octobert.engine.store import Artifact
 
 _LOG = logging.getLogger("octobert")
 
@@ -61,20 +59,21 @@ class Teller:
         self._tell_step(step, state, seconds=artifact.seconds)
 
     def searched(
-        self,
-        best: VariantResult | None,
-        done: int,
-        total: int,
-        seconds: float,
-        minutes: float | None,
+        self, detail: str, best: str, done: int, total: int, seconds: float, minutes: float | None
     ) -> None:
-        """How far a search is (see `choices.best_so_far`)."""
-        detail = choices.best_so_far(best, done, total, seconds, minutes)
+        """Tell how far a search is.
+
+        Args:
+            detail: in words.
+            best: name of the best variant until now; empty before the first one.
+            done, total: variants that were tried, and that are known.
+            seconds: since the search began.
+            minutes: its time limit; None where there is none.
+        """
         left = None if minutes is None else max(0.0, 60 * minutes - seconds)
-        name = "" if best is None else best.variant.name
         self._tell(
             ProgressEvent(
-                "search", "searching", detail, done, total, seconds, left_seconds=left, best=name
+                "search", "searching", detail, done, total, seconds, left_seconds=left, best=best
             )
         )
 

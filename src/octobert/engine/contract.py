@@ -39,8 +39,6 @@ from pydantic import create_model
 from octobert.config.training import Training
 from octobert.core.files import file_digest, file_stamp
 from octobert.core.frozen import FrozenModel, lazy
-from octobert.core.results import ModelMetadata
-from octobert.tasks import MetricSpecs, Task, TaskField, measured
 
 STAGES = "octobert.pipeline.stages"
 # Annotate parameters of stages. An option that changes nothing about the result does not count for the step's key. Of results
@@ -127,36 +125,6 @@ P = ParamSpec("P")
 A = TypeVar("A", bound=StepResult, covariant=True)
 
 
-class TaskSpec(FrozenModel):
-    """What makes the task of a run.
-
-    Args:
-        options: of the task.
-        stated: what the model's files state.
-    """
-
-    options: TaskField
-    stated: ModelMetadata
-
-    def build(self) -> Task:
-        """Return the task itself."""
-        return self.options.build(self.stated)
-
-
-class ScoredTask(TaskSpec):
-    """A task with the metrics that a recipe asks for, for the stages that score.
-
-    Args:
-        measures: metrics, and what makes predictions of outputs.
-    """
-
-    measures: MetricSpecs
-
-    def build(self) -> Task:
-        """The task itself."""
-        return measured(super().build(), self.measures)
-
-
 @dataclass(frozen=True)
 class Context:
     """Where a stage works.
@@ -190,10 +158,13 @@ class Stage(Generic[P, A]):
     Args:
         function: its parameters are what its result depends on.
         makes: the kind of artifact that it writes.
+        anywhere: a cluster may run it, because it computes the same on every machine of one kind. Other stages stay on this
+            machine: they measure time, describe the machine, keep what they have found in `scratch`, or only copy files.
     """
 
     function: Callable[Concatenate[Context, P], Summary]
     makes: type[A]
+    anywhere: bool = False
 
     def __call__(self, context: Context, *args: P.args, **kwargs: P.kwargs) -> Summary:
         """Write the artifact."""
@@ -238,13 +209,15 @@ class Stage(Generic[P, A]):
         return create_model(name, __base__=FrozenModel, **fields)  # type: ignore[call-overload, no-any-return]
 
 
-def stage(makes: type[A]) -> Callable[[Callable[Concatenate[Context, P], Summary]], Stage[P, A]]:
+def stage(
+    makes: type[A], *, anywhere: bool = False
+) -> Callable[[Callable[Concatenate[Context, P], Summary]], Stage[P, A]]:
     """Make a stage of a function.
 
     Args:
-        makes: the kind of artifact that it writes.
+        makes, anywhere: as of `Stage`.
     """
-    return lambda function: Stage(function, makes)
+    return lambda function: Stage(function, makes, anywhere)
 
 
 def stage_named(name: str) -> Stage[..., StepResult]:

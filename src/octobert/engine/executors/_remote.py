@@ -20,9 +20,9 @@ from typing import Any
 from octobert.core import environment, version
 from octobert.core.errors import OctobertError, StorageError, TargetError
 from octobert.core.files import atomic_write, files_in, storage_errors
-from octobert.pipeline import contract, keys
-from octobert.pipeline.contract import Request, unchanged
-from octobert.pipeline.executors import local
+from octobert.engine import contract, keys
+from octobert.engine.contract import Request, unchanged
+from octobert.engine.executors import local
 
 # Files in the folder of a call, and in that of an attempt.
 TOKEN, PROGRESS, FILES = "token", "progress.json", "files"

@@ -28,7 +28,7 @@ from pydantic import BaseModel
 
 from octobert.core import imports, plugins, version
 from octobert.core.files import canonical_digest, file_digest
-from octobert.pipeline.contract import NOT_IN_KEY, Step
+from octobert.engine.contract import NOT_IN_KEY, Step
 
 # Packages whose versions count for all steps, and for those that know of targets: a new runtime trains nothing again.
 _PACKAGES = (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from octobert.config.training import Training
-from octobert.pipeline.contract import Progress, Request, Response
+from octobert.engine.contract import Progress, Request, Response
 
 
 class Executor(Protocol):

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from octobert.core import budget
-from octobert.pipeline.contract import Request
-from octobert.pipeline.executors.inline import as_sentence, perform
-from octobert.pipeline.executors.local import REQUEST
-from octobert.training.distributed import is_first
+from octobert.core.processes import is_first
+from octobert.engine.contract import Request
+from octobert.engine.executors.inline import as_sentence, perform
+from octobert.engine.executors.local import REQUEST
 
 # Stages that run graphs of unknown origin.
 _FOREIGN = ("capture",)

@@ -44,10 +44,8 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.lock import FolderLock
 from octobert.core.origin import copy_file
 from octobert.core.plain import parsed_json
-from octobert.core.results import PACKAGE_FILE, TRAINED
-from octobert.inference.package_files import TUNED_FILE
-from octobert.pipeline.artifacts import CHECKPOINT
-from octobert.pipeline.contract import Step
+from octobert.core.results import CHECKPOINT, PACKAGE_FILE, TRAINED, TUNED_FILE
+from octobert.engine.contract import Step
 
 HIDDEN = ".octobert"
 PAGES = ("report.json", EVIDENCE, "report.html")

@@ -1,0 +1,1 @@
+"""Runs typed functions in steps: keys, store, executors, publishing. It knows no task and no graph."""
