@@ -15,23 +15,11 @@ import octobert
 
 ROOT = Path(octobert.__file__).parent
 SRC = ROOT.parent
-# Each room may import from itself and from the rooms of the lines before it.
-LEVELS = (
-    ("core",),
-    ("config",),
-    ("data", "models"),
-    ("tasks", "graph"),
-    ("quantization", "targets", "training"),
-    ("inference",),
-    ("evaluation", "report"),
-    ("inspection",),
-    ("pipeline",),
-    ("api",),
-    ("__init__",),
-    ("cli",),
-    ("__main__",),
-)
-LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
+DESIGN = (SRC.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+# The table of rooms. Each may import from itself and from the rooms of rows with a smaller number.
+LEVEL = {
+    name: int(row) for row, name in re.findall(r"^\| (\d+) \| `(\w+)(?:\.py)?` \|", DESIGN, re.M)
+}
 
 
 def room_of(module: str) -> str:
