@@ -16,6 +16,7 @@ from octobert.core.frozen import Tabular
 from octobert.core.progress import ignore
 from octobert.core.session import Setting, Tried, Tuned
 from octobert.engine.telling import Teller, earlier_seconds
+from octobert.pipeline import runner
 from octobert.pipeline.planner import steps_of
 from octobert.report import progress
 from tests.support.columns import columns
@@ -257,8 +258,8 @@ def test_a_search_tells_how_far_it_is_and_its_steps_have_no_place(finished, tmp_
     teller = Teller(events.append, tmp_path)
     choice = selection()
     teller.started(first)
-    teller.searched(None, 0, 18, 0.0, None)
-    teller.searched(choice.best, 12, 18, 190.0, 20)
+    runner.tell_search(teller, None, 0, 18, 0.0, None)
+    runner.tell_search(teller, choice.best, 12, 18, 190.0, 20)
     teller.planned(steps)
     teller.started(second)
     assert [(e.step, e.state, e.number, e.best) for e in events] == [

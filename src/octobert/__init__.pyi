@@ -53,8 +53,8 @@ from octobert.core.errors import PublishedFileWarning as PublishedFileWarning
 from octobert.core.errors import RecipeError as RecipeError
 from octobert.core.errors import StorageError as StorageError
 from octobert.core.errors import TargetError as TargetError
+from octobert.core.progress import ProgressEvent as ProgressEvent
 from octobert.core.stored_vectors import StoredVectors as StoredVectors
 from octobert.core.version import __version__ as __version__
 from octobert.inference.embedder import Embedder as Embedder
-from octobert.report.events import ProgressEvent as ProgressEvent
 from octobert.report.progress import ProgressBar as ProgressBar

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -20,11 +21,12 @@ from octobert.core.files import storage_errors
 from octobert.core.progress import ProgressCallback, ProgressEvent, ignore
 from octobert.core.ranges import Sweep
 from octobert.core.results import CHECKPOINT, TRAINED, DataFacts, Finetuned, PlannedStep, Report
-from octobert.core.selection import BEST
+from octobert.core.selection import BEST, VariantResult
 from octobert.engine.contract import Request, Step
 from octobert.engine.executors import Executor, local
 from octobert.engine.publishing import HIDDEN, check_output, publish
 from octobert.engine.store import FOLDER, Artifact, Store, manifest_of
+from octobert.engine.telling import Teller
 from octobert.engine.work import KEPT, Work, at_work, key_of, store_home
 from octobert.evaluation import candidates
 from octobert.models import weights
@@ -41,6 +43,7 @@ from octobert.pipeline.resolve import resolve
 from octobert.pipeline.run import Run
 from octobert.pipeline.stages import report as report_stage
 from octobert.pipeline.stages import sweep as sweep_stage
+from octobert.report import choices
 
 # In sizes of the checkpoint: float graphs that all targets share, and what each target adds, with its package (measured: 6.7
 # for two targets).
@@ -136,7 +139,9 @@ def run(
     check_output(steps_for(planned), out, package=package)
     with at_work(recipe, out, progress, executor) as (work, notes):
         if searches:
-            planned = winner.search(planned, as_written(recipe), out, work)
+            planned = winner.search(
+                planned, as_written(recipe), out, work, partial(tell_search, work.teller)
+            )
         steps = steps_for(planned)
         work.teller.planned(steps)
         artifacts = work.carry_out_all(steps)
@@ -157,6 +162,20 @@ def run(
                 fetch=lambda name: work.make_whole(artifacts[name]),
             )
     return report
+
+
+def tell_search(
+    teller: Teller,
+    best: VariantResult | None,
+    done: int,
+    total: int,
+    seconds: float,
+    minutes: float | None,
+) -> None:
+    """Tell how far a search is (see `choices.best_so_far`)."""
+    text = choices.best_so_far(best, done, total, seconds, minutes)
+    name = "" if best is None else best.variant.name
+    teller.searched(text, name, done, total, seconds, minutes)
 
 
 def _disk(planned: Run, out: Path, *, searches: bool) -> str:

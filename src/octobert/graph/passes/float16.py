@@ -46,7 +46,8 @@ _NORMS = ("LayerNormalization", "SkipLayerNormalization", "EmbedLayerNormalizati
 # What returns values that it reads, or rounds them, or takes a root: that of a small number is divided by, too.
 _PASSED_ON = (*operators.PAIR, "Slice", "Gather", "Pow", "Sqrt", "Reciprocal")
 # Texts unlike the calibration rows go beyond their ranges: one held-out row in ten reaches 1.05 to 1.3 times the ends
-# (docs/architecture.md). One binary digit of float16's range is kept free for them, and for roundings on the way.
+# (docs/decisions/023-held-out-ranges.md). One binary digit of float16's range is kept free for them, and for roundings on the
+# way.
 MARGIN = 2.0
 _REFUSED = ("DynamicQuantizeLinear", "MatMulInteger", "If", "Loop", "Scan")
 

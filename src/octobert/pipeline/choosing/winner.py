@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,6 @@ from octobert.pipeline.choosing import choose, listed, space
 from octobert.pipeline.choosing.trials import VariantTrials
 from octobert.pipeline.resolve import quick_benchmark, resolve
 from octobert.pipeline.run import Run
-from octobert.report import choices
 
 RECIPE = f"{BEST}.yaml"
 # Name of the decision in the store.
@@ -58,15 +58,20 @@ def searched_run(recipe: Recipe) -> Run:
     return run
 
 
-def search(run: Run, written: PlainRecipe, out: Path, work: Work) -> Run:
+# Called with the best variant until now, how many were tried and are known, seconds, and the time limit in minutes.
+Tell = Callable[[VariantResult | None, int, int, float, float | None], None]
+
+
+def search(run: Run, written: PlainRecipe, out: Path, work: Work, tell: Tell) -> Run:
     """Search, or take what the same search has decided before, and return the run of the winner.
 
     Args:
         run: see `searched_run`.
         written: the recipe as the user gave it.
         out: the output directory, whose hidden folder has the recipe of the best so far.
+        tell: called as the search goes on.
     """
-    decision, trials = _decided(run, written, out, work)
+    decision, trials = _decided(run, written, out, work, tell)
     return _final_run(trials, decision)
 
 
@@ -129,7 +134,7 @@ def _check_figures(run: Run, settings: Choose | Search) -> None:
 
 
 def _decided(
-    run: Run, written: PlainRecipe, out: Path, work: Work
+    run: Run, written: PlainRecipe, out: Path, work: Work, tell: Tell
 ) -> tuple[SearchDecision, VariantTrials]:
     """Search, or take what the same search has decided before: later figures and a later clock do not change what is published.
 
@@ -144,25 +149,23 @@ def _decided(
     if earlier is not None:
         selection = earlier.selection
         tried = sum(result.number > 0 for result in selection.found)
-        _tell(
-            work, selection.best, tried, len(selection.found), selection.seconds, selection.minutes
-        )
+        tell(selection.best, tried, len(selection.found), selection.seconds, selection.minutes)
         return earlier, trials
 
-    def tell(best: VariantResult | None, done: int, total: int) -> None:
+    def found(best: VariantResult | None, done: int, total: int) -> None:
         if best is not None:
             text = loading.as_file(
                 loading.with_absolute_paths(space.recipe_of(recipe, best.variant))
             )
             with storage_errors(out), atomic_write(out / HIDDEN / RECIPE) as partial:
                 partial.write_text(text, encoding="utf-8")
-        _tell(work, best, done, total, trials.seconds, settings.minutes)
+        tell(best, done, total, trials.seconds, settings.minutes)
 
-    tell(None, 0, 0)
+    found(None, 0, 0)
     if isinstance(settings, Choose):
-        results, ended = choose.choose(trials, settings, tell)
+        results, ended = choose.choose(trials, settings, found)
     else:
-        results, ended = listed.search(trials, settings, tell)
+        results, ended = listed.search(trials, settings, found)
     winner = results[0]
     selection = Selection(
         how="choose" if recipe.choose else "search",
@@ -186,20 +189,6 @@ def _decided(
     if not trials.killed:
         work.remember(DECISION, trials.key, decided)
     return decided, trials
-
-
-def _tell(
-    work: Work,
-    best: VariantResult | None,
-    done: int,
-    total: int,
-    seconds: float,
-    minutes: float | None,
-) -> None:
-    """Tell how far a search is."""
-    text = choices.best_so_far(best, done, total, seconds, minutes)
-    name = "" if best is None else best.variant.name
-    work.teller.searched(text, name, done, total, seconds, minutes)
 
 
 def _final_run(trials: VariantTrials, decided: SearchDecision) -> Run:
