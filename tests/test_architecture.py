@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import octobert
+from octobert.core import plugins
 
 ROOT = Path(octobert.__file__).parent
 SRC = ROOT.parent
@@ -145,6 +146,50 @@ def test_no_two_files_import_each_other() -> None:
         return seen
 
     assert sorted(name for name in imports if name in reached(name)) == []
+
+
+# Rooms that compute with values: the resolver has looked up what a recipe names.
+WITHOUT_NAMES = ("pipeline/stages", "graph", "quantization")
+# Functions that take the name of a plugin, or data with it.
+LOOKUPS = {"load", "make", "rebuild"}
+FAMILIES = {*plugins.PACKAGES.values(), "octobert.core.plugins"}
+# What looks a plugin up all the same → why.
+LOOKING_UP = {
+    "pipeline/stages/capture.py": "a graph of any kind has one task, which makes its feeds",
+    "pipeline/stages/package.py": "a package's task is the one that its report makes again",
+    "quantization/methods/_common.py": "a target may name its placement, as a recipe may",
+}
+
+
+def test_what_makes_models_looks_no_plugin_up_by_name() -> None:
+    """But for the packages of the families themselves, which hold the functions that do."""
+    found = set()
+    for path in FILES:
+        name = path.relative_to(ROOT).as_posix()
+        if name.startswith(WITHOUT_NAMES) and module_of(path) not in FAMILIES:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+            origins = origins_in(tree)
+            if any(is_lookup(ast.unparse(call), origins) for call in calls):
+                found.add(name)
+    assert found == set(LOOKING_UP)
+
+
+def origins_in(tree: ast.Module) -> dict[str, str]:
+    """Names that a file imports → what they stand for: `load` → `octobert.targets.load`."""
+    return {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def is_lookup(call: str, origins: dict[str, str]) -> bool:
+    """Whether what is called, such as `tasks.PLUGINS.make`, looks a plugin up."""
+    first, dot, rest = call.partition(".")
+    family, _, function = f"{origins.get(first, first)}{dot}{rest}".rpartition(".")
+    return function in LOOKUPS and family.removesuffix(".PLUGINS") in FAMILIES
 
 
 def test_every_room_says_what_it_is_for() -> None:
