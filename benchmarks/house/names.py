@@ -66,7 +66,8 @@ def lookups(tree: ast.Module) -> Iterator[tuple[int, str]]:
         called = ".".join((origins.get(first, ""), *rest))
         family, last = called.rpartition(".")[::2]
         if last == "options_of" or (
-            last in LOOKUPS and FAMILY.fullmatch(family.removesuffix(".PLUGINS"))
+            last in LOOKUPS
+            and (FAMILY.fullmatch(family.removesuffix(".PLUGINS")) or "values_of(" in family)
         ):
             yield node.lineno, ast.unparse(node)[:100]
 

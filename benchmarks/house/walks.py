@@ -33,6 +33,11 @@ HANDED, HELD = 3, 7
 # What holds more holds rows.
 _MANY = 200
 KEEP, MEDIAN_MS = 99.87654, 77.654321
+# Question → the value, and the file and the function where its walk ends.
+_ENDS = {
+    "option": (KEEP, ("quantization/calibrators/percentile.py", "interval")),
+    "median": (MEDIAN_MS, ("report/page/__init__.py", "page")),
+}
 
 
 class Walk:
@@ -40,10 +45,10 @@ class Walk:
 
     Args:
         value: the number, in any unit of a power of ten.
-        last: (file, function) where the walk ends when it returns; None for the end of the run.
+        last: (file, function) where the walk ends, when it returns.
     """
 
-    def __init__(self, value: float, last: tuple[str, str] | None = None) -> None:
+    def __init__(self, value: float, last: tuple[str, str]) -> None:
         digits = f"{value}".replace(".", "")[:4]
         self.value, self.last, self.ended = value, last, False
         self.text = re.compile(r"(?<!\d)" + r"\.?".join(digits))
@@ -126,8 +131,8 @@ def walk(question: str) -> Walk:
     from octobert.cli import main as command
 
     local.run = inline.run
-    calibrator = ("quantization/calibrators/percentile.py", "interval")
-    seen = Walk(KEEP, calibrator) if question == "option" else Walk(MEDIAN_MS)
+    value, last = _ENDS[question]
+    seen = Walk(value, last)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = make_checkpoint(folder / "model", "bert", "sequence-classification")
