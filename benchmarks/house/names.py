@@ -24,6 +24,7 @@ ROOMS = (
     "inspection",
     "models",
     "pipeline",
+    "engine",
     "config",
     "core",
 )

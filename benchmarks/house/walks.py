@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import BaseModel
 
 import octobert
-from octobert.pipeline.executors import inline, local
+from octobert.engine.executors import inline, local
 from tests.support.checkpoints import make_checkpoint
 from tests.support.runs import write_pairs
 
