@@ -208,8 +208,8 @@ def dry_run(recipe: RecipeLike, out: PathLike, *, finetune_only: bool = False) -
     """
     from octobert.pipeline import planner, runner
 
-    steps_of = planner.finetune_steps if finetune_only else planner.steps_of
-    return runner.dry_run(parse_recipe(recipe), path_of(out, "out"), steps_of)
+    more = (planner.finetune_steps,) if finetune_only else ()
+    return runner.dry_run(parse_recipe(recipe), path_of(out, "out"), *more)
 
 
 def setup(

@@ -155,7 +155,7 @@ def _outcome(family: str, name: str) -> ModuleType | RecipeError:
             redirect_stdout(nowhere),
         ):
             module = points[0].load()
-        _check(module, family)
+        _check(module, family, name)
         return cast(ModuleType, module)
     # A plugin that exits, or that a user interrupts because it takes too long, would end the command without a word.
     except BaseException as error:  # noqa: BLE001
@@ -169,12 +169,15 @@ def _outcome(family: str, name: str) -> ModuleType | RecipeError:
         return kind
 
 
-def _check(module: Any, family: str) -> None:
+def _check(module: Any, family: str, name: str) -> None:
     """Raise ValidationError or RecipeError where a module is not what its family asks for."""
     if family not in PACKAGES:
         return
     values = values_of(family)
-    _check_methods(values.value_in(module), values.base)
+    plugin = values.value_in(module)
+    _check_methods(plugin, values.base)
+    if not inspect.isabstract(values.base) and getattr(plugin, "name", name) != name:
+        raise RecipeError(f"it calls itself {plugin.name}")
 
 
 def _said(error: BaseException) -> str:
@@ -252,6 +255,7 @@ class Plugins(Generic[P]):
 
     def __init__(self, family: str, base: type[P]) -> None:
         self._family, self.base = family, base
+        self._names: dict[int, str] = {}
 
     def names(self) -> tuple[str, ...]:
         """Return the plugins as users write them (`moving-average`), sorted."""
@@ -267,11 +271,11 @@ class Plugins(Generic[P]):
         Raises:
             RecipeError: there is no plugin of that name, or it is broken.
         """
-        return self.value_in(load(self._family, name, where=where))
+        return self._named(name, load(self._family, name, where=where))
 
     def each(self) -> Iterator[tuple[str, P]]:
         """Yield the plugins that are not broken, with their names: those of octobert first."""
-        return ((name, self.value_in(module)) for name, module in each(self._family))
+        return ((name, self._named(name, module)) for name, module in each(self._family))
 
     def value_in(self, module: ModuleType) -> P:
         """Return the one plugin of the family that a module defines.
@@ -312,18 +316,36 @@ class Plugins(Generic[P]):
         return self._with_options(plugin, choice.options)
 
     def name_of(self, plugin: P) -> str:
-        """Return the name of a plugin, whatever its options are."""
-        abstract = inspect.isabstract(self.base)
-        return next(
-            name
-            for name, own in self.each()
-            if (type(own) is type(plugin) if abstract else own is plugin)
+        """Return the name of a plugin, whatever its options are.
+
+        Raises:
+            RecipeError: it is not of this family, or was not loaded by a name.
+        """
+        named = self._names.get(self._identity(plugin))
+        module = type(plugin).__module__
+        if named is None and module.rpartition(".")[0] == PACKAGES[self._family]:
+            named = module.rpartition(".")[2].replace("_", "-")
+        if named is None:
+            raise RecipeError(
+                f"the {_singular(self._family)} has no name",
+                got=type(plugin).__qualname__,
+                fix=f"add its module to the entry points {GROUP}{self._family} of its package",
+            )
+        return named
+
+    def written(self, plugin: P) -> dict[str, Any]:
+        """Return a plugin as plain data, with the options that are set: a recipe has it so."""
+        options = (
+            plugin.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            if isinstance(plugin, BaseModel) and inspect.isabstract(self.base)
+            else {}
         )
+        return {"name": self.name_of(plugin), "options": options}
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         """Let fields hold plugins: `Annotated[Calibrator, PLUGINS]`. As plain data, a plugin is its name and its options."""
         return handler.generate_schema(
-            Annotated[Any, PlainValidator(self._read), PlainSerializer(self._write)]
+            Annotated[Any, PlainValidator(self._read), PlainSerializer(self.written)]
         )
 
     def _read(self, value: Any) -> P:
@@ -331,10 +353,14 @@ class Plugins(Generic[P]):
             return value
         return self._with_options(self.load(value["name"]), value["options"])
 
-    def _write(self, plugin: Any) -> dict[str, Any]:
-        abstract = inspect.isabstract(self.base)
-        options = plugin.model_dump(mode="json", exclude_unset=True) if abstract else {}
-        return {"name": self.name_of(plugin), "options": options}
+    def _identity(self, plugin: Any) -> int:
+        """Return what two plugins of one name have in common."""
+        return id(type(plugin) if inspect.isabstract(self.base) else plugin)
+
+    def _named(self, name: str, module: ModuleType) -> P:
+        plugin = self.value_in(module)
+        self._names[self._identity(plugin)] = name
+        return plugin
 
     def _with_options(self, plugin: Any, options: Mapping[str, Any]) -> P:
         made: P = type(plugin).model_validate(options) if inspect.isabstract(self.base) else plugin

@@ -1,1 +1,1 @@
-"""Runs typed functions in steps: keys, store, executors, publishing. It knows no task and no graph."""
+"""Runs typed functions in steps: keys, store, executors, publishing. It imports no task and no graph."""

@@ -249,6 +249,12 @@ class Step:
         return StepResult(step=self.name)
 
     @property
+    def options_as_json(self) -> dict[str, Any]:
+        """Return its options as plain JSON, in which each class of data writes what is not finite in its own way."""
+        options: dict[str, Any] = json.loads(self.options.model_dump_json(by_alias=True))
+        return options
+
+    @property
     def reads(self) -> list[UserFiles]:
         """Files of the user that it reads, or may read."""
         return list(files_in(self.options))

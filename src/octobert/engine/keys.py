@@ -24,7 +24,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from octobert.core import imports, plugins, version
 from octobert.core.files import canonical_digest, file_digest
@@ -45,6 +45,8 @@ _OF_TARGETS = (
 _WITHOUT_TARGETS = ("data", "finetune", "capture", "transform", "observe", "calibrate")
 # Plugins of these families are among the options of the steps that they work in. All others may be found on the way.
 _GIVEN = ("calibrators", "corrections", "methods", "tasks", "transforms")
+
+_ANYTHING = TypeAdapter(Any)
 
 
 def key_of(step: Step, digests: Mapping[str, str]) -> str:
@@ -74,20 +76,23 @@ def key_data(value: Any) -> Any:
     annotated with `NOT_IN_KEY`.
     """
     if isinstance(value, BaseModel):
-        if isinstance(digest := getattr(value, "digest", None), str):
-            return digest
         kind = type(value)
+        # An option of a plugin may be called so, too.
+        if kind.__module__.startswith("octobert.") and hasattr(value, "digest"):
+            return value.digest
         counted = {
-            name: key_data(inner)
-            for name, inner in value
-            if NOT_IN_KEY not in kind.model_fields[name].metadata
+            name: key_data(getattr(value, name))
+            for name, field in kind.model_fields.items()
+            if NOT_IN_KEY not in field.metadata
         }
         return {"class": [kind.__module__, kind.__qualname__], **counted}
     if isinstance(value, Mapping):
         return {str(key): key_data(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, set | frozenset):
+        return sorted(map(key_data, value), key=json.dumps)
+    if isinstance(value, list | tuple):
         return [key_data(inner) for inner in value]
-    return str(value) if isinstance(value, Path) else value
+    return _ANYTHING.dump_python(value, mode="json")
 
 
 # Files do not change while a process runs.
@@ -117,7 +122,7 @@ def plugin_digests(options: Any) -> dict[str, str]:
         for point in points
         # All files of octobert count already.
         if point.dist and point.dist.name != "octobert"
-        if family not in _GIVEN or json.dumps(point.module) in text
+        if family not in _GIVEN or json.dumps(point.value.replace(":", ".")) in text
     }
 
 

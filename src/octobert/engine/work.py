@@ -270,7 +270,7 @@ class Work:
             request = Request(
                 stage=step.stage,
                 inputs=resolved(step.inputs, folders).model_dump(mode="json"),
-                options=step.options.model_dump(mode="json", by_alias=True),
+                options=step.options_as_json,
                 scratch=store.scratch(step.stage, key),
                 temporary=temporary,
             )

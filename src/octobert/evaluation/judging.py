@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from pydantic import ConfigDict
 
 from octobert.core.arrays import arrays_in
 from octobert.core.errors import DataError, RecipeError, did_you_mean
@@ -36,6 +37,8 @@ class MetricChange(FrozenModel):
         drop: value of the float model on the same rows minus `value`.
     """
 
+    # Correlations of one value with others are not defined.
+    model_config = ConfigDict(ser_json_inf_nan="strings")
     value: float
     drop: Estimate
 

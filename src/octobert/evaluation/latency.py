@@ -219,7 +219,7 @@ def try_out(model: FinishedModel) -> None:
     """
     rows = random_workload(1, min(_TRIED, model.longest or _TRIED), 1, seed=0).rounds
     tried = [one for one in (candidate_of(model), float_of(model)) if one is not None]
-    with working(tried, 0, pause_ms=0) as workers:
+    with working(tried, 0, pause_ms=0, limited=True) as workers:
         for worker in workers:
             worker.ask("warm", (rows, 1, 1, math.inf))
 

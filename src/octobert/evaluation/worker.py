@@ -68,14 +68,21 @@ class Worker:
         threads: threads of one inference; 0 lets the runtime choose.
         streams: inferences at the same time; 0 lets the runtime choose.
         pause_ms: before each timing.
+        limited: keep to a share of the machine's memory, as for a file of unknown origin.
     """
 
     def __init__(
-        self, candidate: Candidate, threads: int = 0, *, streams: int = 1, pause_ms: float = 10
+        self,
+        candidate: Candidate,
+        threads: int = 0,
+        *,
+        streams: int = 1,
+        pause_ms: float = 10,
+        limited: bool = False,
     ) -> None:
         self.candidate = candidate
         self._process = processes.start(__name__)
-        self._send((candidate, threads, streams, pause_ms / 1000))
+        self._send((candidate, threads, streams, pause_ms / 1000, limited))
 
     def opened(self) -> OpenInfo:
         """Wait until the model is open.
@@ -146,12 +153,13 @@ def working(
     *,
     streams: int = 1,
     pause_ms: float,
+    limited: bool = False,
     on_progress: OnProgress = lambda *_: None,
 ) -> Iterator[list[Worker]]:
     """The processes of candidates, with their models open; they end with the context.
 
     Args:
-        threads, streams, pause_ms: as of `Worker`.
+        threads, streams, pause_ms, limited: as of `Worker`.
         on_progress: called with what is opened, the candidates done, and all.
 
     Raises:
@@ -161,7 +169,9 @@ def working(
     try:
         for number, candidate in enumerate(candidates):
             on_progress(f"opening {candidate.title}", number, len(candidates))
-            workers.append(Worker(candidate, threads, streams=streams, pause_ms=pause_ms))
+            workers.append(
+                Worker(candidate, threads, streams=streams, pause_ms=pause_ms, limited=limited)
+            )
             workers[-1].opened()
         yield workers
     finally:
@@ -183,11 +193,11 @@ def main() -> int:
 
 
 def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
-    candidate, threads, streams, pause_s = pickle.load(requests)
+    candidate, threads, streams, pause_s, limited = pickle.load(requests)
     # Only PyTorch reads it, and models are compared with equal threads.
     os.environ.pop("OMP_NUM_THREADS", None)
     # Drivers of other devices reserve more addresses than there is memory.
-    if candidate.opener.is_on_cpu and candidate.chosen is None:
+    if limited and candidate.opener.is_on_cpu and candidate.chosen is None:
         budget.limit_process()
     try:
         import_runtime(candidate)

@@ -1,6 +1,6 @@
 """A recipe becomes a run: names become the values that they stand for, and what is left open is decided.
 
-This is the only place that looks up what a recipe names. `--dry-run` tells what it decides.
+`Run` looks up plugins as they are asked for. `--dry-run` tells what is decided.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class Run:
     @property
     def observed_kinds(self) -> tuple[str, ...]:
         """Return patterns of the kinds of sites that the method needs ranges of, for any target."""
-        method = methods.PLUGINS.make(self.recipe.quantize)
+        method = self.targets[0].method
         return method.observed_kinds([each.target.capabilities for each in self.targets])
 
     @property

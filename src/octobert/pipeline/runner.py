@@ -36,7 +36,6 @@ from octobert.pipeline.output import folder_of, publish_run
 from octobert.pipeline.planner import (
     finetune_steps,
     steps_for,
-    steps_of,
     sweep_steps,
 )
 from octobert.pipeline.resolve import resolve
@@ -50,10 +49,20 @@ from octobert.report import choices
 _SHARED, _EACH = 2.2, 2.4
 
 
+def resolved(recipe: Recipe) -> Run:
+    """Return the run of a recipe; of one with `choose` or `search`, the run that its search begins with.
+
+    Raises:
+        OctobertError: whatever can be refused before anything runs.
+    """
+    searches = recipe.choose is not None or recipe.search is not None
+    return winner.searched_run(recipe) if searches else resolve(recipe)
+
+
 def dry_run(
     recipe: Recipe,
     out: Path,
-    steps_of: Callable[[Recipe], Sequence[Step]] = steps_of,
+    steps_of: Callable[[Recipe], Sequence[Step]] = lambda recipe: steps_for(resolved(recipe)),
     executor: Executor = local.run,
 ) -> list[PlannedStep]:
     """What a run would reuse and what it would do, without doing it. Only the rows are read and checked.
@@ -105,9 +114,12 @@ def _rows(step: Step, executor: Executor) -> str:
         )
         work.mkdir()
         temporary.mkdir()
-        options = step.options.model_dump(mode="json", by_alias=True)
         request = Request(
-            stage=step.stage, inputs={}, options=options, scratch=scratch, temporary=temporary
+            stage=step.stage,
+            inputs={},
+            options=step.options_as_json,
+            scratch=scratch,
+            temporary=temporary,
         )
         counts = executor(request, work, lambda *_: None, step.launch).summary
     kinds = {
@@ -132,17 +144,17 @@ def run(
     Raises:
         OctobertError: whatever went wrong; the same command resumes once it is mended.
     """
-    searches = recipe.choose is not None or recipe.search is not None
-    planned = winner.searched_run(recipe) if searches else resolve(recipe)
+    planned, searches = resolved(recipe), recipe.choose is not None or recipe.search is not None
     package = BEST if searches else None
     progress(ProgressEvent("disk", "note", _disk(planned, out, searches=searches)))
-    check_output(steps_for(planned), out, package=package)
+    steps = steps_for(planned)
+    check_output(steps, out, package=package)
     with at_work(recipe, out, progress, executor) as (work, notes):
         if searches:
             planned = winner.search(
                 planned, as_written(recipe), out, work, partial(tell_search, work.teller)
             )
-        steps = steps_for(planned)
+            steps = steps_for(planned)
         work.teller.planned(steps)
         artifacts = work.carry_out_all(steps)
         results = work.results(artifacts)

@@ -101,11 +101,12 @@ class _Reporter:
 
 def kind_of(request: Request) -> dict[str, str]:
     """What must be the same on all machines, so that a result is what its key says: part → value."""
+    options = contract.stage_named(request.stage).options.model_validate(request.options)
     return {
         "octobert": version.__version__,
         "octobert's code": keys.code_digest()[:16],
         **keys.package_versions(request.stage),
-        **keys.plugin_digests(request.options),
+        **keys.plugin_digests(keys.key_data(options)),
         "instructions of the CPU": " ".join(environment.features()),
     }
 

@@ -195,11 +195,7 @@ def _final_run(trials: VariantTrials, decided: SearchDecision) -> Run:
     """The run of the winner's recipe."""
     run = trials.run_of(decided.selection.best.variant)
     settings = trials.run.recipe.choose
-    asked = trials.run
-    # Of targets, those that were asked for and cannot run here, also where another one won.
-    absent = {name: why for name, why in run.absent.items() if name not in asked.recipe.targets}
-    absent |= {name: why for name, why in asked.absent.items() if name in asked.recipe.targets}
-    recipe = run.recipe
+    recipe, absent = run.recipe, dict(run.absent)
     if settings is not None and decided.tunes:
         recipe = recipe.replaced(tune=(objective_named(settings.goal).name,))
     if decided.lean and recipe.baselines is None:

@@ -198,8 +198,7 @@ def _task_facts(spec: TaskSpec, task: Task, texts: Sequence[Sequence[str]]) -> T
         "texts": counts.pop() if len(counts) == 1 else 0,
     }
     return TaskFacts(
-        name=PLUGINS.name_of(spec.options),
-        options=spec.options.model_dump(mode="json", exclude_unset=True),
+        **PLUGINS.written(spec.options),
         head=task.head,
         primary=task.primary,
         **stated,

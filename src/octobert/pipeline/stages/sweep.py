@@ -65,9 +65,8 @@ def run(
     fidelity_name = ""
     swept = []
     for number, calibrator in enumerate(calibrators):
-        options = calibrator.model_dump(mode="json", exclude_unset=True)
-        choice = Choice(name=PLUGINS.name_of(calibrator), options=options)
-        label = choice.name + "".join(f" {value}" for value in options.values())
+        choice = Choice.model_validate(PLUGINS.written(calibrator))
+        label = choice.name + "".join(f" {value}" for value in choice.options.values())
         setting = in_recipe(choice)
         context.progress(f"sweeping: {label}", number, len(calibrators))
         try:
