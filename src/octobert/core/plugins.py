@@ -255,7 +255,8 @@ class Plugins(Generic[P]):
 
     def __init__(self, family: str, base: type[P]) -> None:
         self._family, self.base = family, base
-        self._names: dict[int, str] = {}
+        # Identities of plugins that were loaded; what is held here keeps its identity.
+        self._names: dict[int, tuple[str, object]] = {}
 
     def names(self) -> tuple[str, ...]:
         """Return the plugins as users write them (`moving-average`), sorted."""
@@ -321,7 +322,7 @@ class Plugins(Generic[P]):
         Raises:
             RecipeError: it is not of this family, or was not loaded by a name.
         """
-        named = self._names.get(self._identity(plugin))
+        named, _ = self._names.get(self._identity(plugin), (None, None))
         module = type(plugin).__module__
         if named is None and module.rpartition(".")[0] == PACKAGES[self._family]:
             named = module.rpartition(".")[2].replace("_", "-")
@@ -359,7 +360,7 @@ class Plugins(Generic[P]):
 
     def _named(self, name: str, module: ModuleType) -> P:
         plugin = self.value_in(module)
-        self._names[self._identity(plugin)] = name
+        self._names[self._identity(plugin)] = name, (type(plugin), plugin)
         return plugin
 
     def _with_options(self, plugin: Any, options: Mapping[str, Any]) -> P:
