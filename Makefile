@@ -70,7 +70,7 @@ test-shared: install
 # Several machines on one search or corpus. Java is that of the system (openjdk-17).
 test-cluster: install
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[ray,spark]"
-	$(BIN)/python -m pytest -rs -m needs_cluster tests/engine/executors/test_ray.py
+	$(BIN)/python -m pytest -rs -m needs_cluster tests/pipeline/executors/test_ray.py
 	$(BIN)/python -m pytest -rs -m needs_cluster tests/inference/test_engines.py
 
 coverage: install

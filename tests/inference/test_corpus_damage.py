@@ -90,10 +90,10 @@ def test_a_damaged_part_is_made_again(damage, begun, embedding_package, corpus, 
 
 def test_what_is_whole_is_taken(begun, embedding_package, corpus, out, monkeypatch) -> None:
     flip(begun / "00000001.parquet")
-    made, vectors = [], octobert.Embedder.vectors
+    made, vectors = [], octobert.Embedder._vectors
     counted = lambda self, texts: made.append(1) or vectors(self, texts)  # noqa: E731
     whole = len(list(begun.glob("[0-9]*.parquet")))
-    monkeypatch.setattr(octobert.Embedder, "vectors", counted)
+    monkeypatch.setattr(octobert.Embedder, "_vectors", counted)
     octobert.embed(embedding_package, corpus, out, rows=ROWS)
     # 10 parts of the first file, 5 of the second; one more, for the width.
     assert len(made) == 15 - whole + 1 + 1
@@ -339,10 +339,10 @@ def test_a_run_that_wrote_no_part_hinders_no_other(
 def test_int8_has_no_interval_for_what_is_not_finite(
     embedding_package, corpus, out, monkeypatch
 ) -> None:
-    vectors = octobert.Embedder.vectors
+    vectors = octobert.Embedder._vectors
     nan = np.float32("nan")
     monkeypatch.setattr(
-        octobert.Embedder, "vectors", lambda self, texts: vectors(self, texts) * nan
+        octobert.Embedder, "_vectors", lambda self, texts: vectors(self, texts) * nan
     )
     with pytest.raises(octobert.ModelError, match=r"rows 1 to 16: .*not finite"):
         octobert.embed(embedding_package, corpus, out, rows=ROWS, vectors="int8")

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from octobert import targets
 from octobert.core import capability
 from octobert.core.errors import PlanError
 from octobert.core.plan import GROUP_METADATA, Quantizer, QuantPlan
@@ -154,7 +155,7 @@ def test_weights_of_4_bits_alone_are_multiplied_with_float_activations(
     method = WeightOnly(group=16, bits=4)
     plan = method.plan(bert_sites, ranges({}), capabilities(target))
     assert not capability.violations(plan, capabilities(target))
-    session = _plans.opened(float_path, plan, {}, target, SessionEntries())
+    session = _plans.opened(float_path, plan, {}, targets.load(target), SessionEntries())
     written(float_path, plan, tmp_path / "file.onnx")
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
