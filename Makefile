@@ -117,7 +117,7 @@ test-python:
 	else \
 	  "$$newest" -m venv runs/python && \
 	  runs/python/bin/pip install --quiet -c constraints.txt -e ".[openvino,tune,metrics,web]" transformers safetensors sentencepiece \
-	    fastapi hatchling hypothesis markdown-it-py pytest pytest-xdist scikit-learn seqeval tritonclient && \
+	    fastapi hatchling hypothesis linkify-it-py markdown-it-py pytest pytest-xdist scikit-learn seqeval tritonclient && \
 	  runs/python/bin/$(TESTING) -m "not slow and $(ALONE)" $(WITHOUT_TORCH); \
 	fi
 
