@@ -1,4 +1,4 @@
-"""How many mutants of four modules their tests notice, on a random sample of the mutants that cosmic-ray makes.
+"""How many mutants of five modules their tests notice, on a random sample of the mutants that cosmic-ray makes.
 
     python benchmarks/mutation_score.py              # this checkout
     python benchmarks/mutation_score.py FOLDER       # another one, with the same operators and files of tests
@@ -32,6 +32,7 @@ QDQ = "graph/test_qdq.py quantization/test_precisions.py"
 MODULES = {
     "core/plan.py": f"core/test_plan.py properties/test_number_properties.py {QDQ}",
     "graph/qdq.py": f"{QDQ} graph/test_weights.py quantization/test_weight_types.py",
+    "engine/keys.py": "pipeline/test_keys.py pipeline/test_keys_of_code.py test_plugin_values.py",
     "engine/store.py": "pipeline/test_store.py pipeline/test_work.py pipeline/test_cache.py",
     # Others test tasks; simulations of many samples take half a minute.
     "evaluation/statistics.py": "tasks/test_tasks.py tasks/test_measured.py evaluation/test_throughput.py -k "

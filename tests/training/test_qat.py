@@ -681,7 +681,7 @@ def test_trained_weights_are_symmetric(checkpoint, finished) -> None:
     step = next(
         step for step in steps_of(with_target(recipe, "qnn")) if step.name == "quantize/qnn"
     )
-    assert step.options.method.options["weights_symmetric"] is True
+    assert step.options.method.weights_symmetric is True
 
 
 def with_target(recipe: Recipe, name: str) -> Recipe:
