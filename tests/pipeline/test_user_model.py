@@ -122,4 +122,4 @@ def test_the_function_runs_only_if_it_is_allowed(golden, tmp_path) -> None:
     with golden.raises(RecipeError):
         parse(raw)
     with golden.raises(RecipeError):
-        resolve._model(parse({**raw, "allow_code": True}))
+        resolve.resolve(parse({**raw, "allow_code": True}))

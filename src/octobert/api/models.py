@@ -46,7 +46,11 @@ def opened_model(
     tokenizer: PathLike | None = None,
     reference: PathLike | None = None,
 ) -> FinishedModel:
-    """A package, or a model file that has been tried; `name` is the name of the argument."""
+    """Open a package, or a model file; `name` is the name of the argument.
+
+    Raises:
+        TargetError: the file does not run within limits of time and memory.
+    """
     from octobert.inference.opened import open_model
 
     opened = open_model(

@@ -132,7 +132,7 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
         if isinstance(executor, executors.ConcurrentExecutor) and executor.note:
             tell(ProgressEvent(checked.executor, "note", executor.note))
         # A search tries only what can run here.
-        if not (checked.choose or checked.search):
+        if checked.searches is None:
             for target, why in preflight.absent_targets(checked).items():
                 text = f"{target} is written, but cannot run here: {why}"
                 tell(ProgressEvent(target, "note", text))

@@ -116,7 +116,7 @@ def _question_limits(recipe: Recipe) -> None:
     """
     from octobert.config.choosing import doubts
 
-    settings = recipe.choose or recipe.search
+    settings = recipe.searches
     limits = [*(settings.limits if settings is not None else ())]
     limits += [recipe.accuracy.limit] if recipe.accuracy is not None else []
     limits += [recipe.speed.limit] if recipe.speed is not None else []

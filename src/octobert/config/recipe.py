@@ -250,6 +250,11 @@ class Recipe(FrozenModel):
         return self
 
     @property
+    def searches(self) -> Choose | Search | None:
+        """How it searches for the best model; None where it does not."""
+        return self.choose or self.search
+
+    @property
     def code(self) -> dict[str, str]:
         """Key → the code of the user that it names."""
         places = {

@@ -43,7 +43,6 @@ from octobert.core.errors import BrokenPluginWarning, RecipeError, did_you_mean,
 from octobert.core.frozen import first_problem
 
 P = TypeVar("P")
-M = TypeVar("M", bound=BaseModel)
 
 # Family → the package that holds its plugins.
 PACKAGES = {
@@ -255,6 +254,7 @@ class Plugins(Generic[P]):
 
     def __init__(self, family: str, base: type[P]) -> None:
         self._family, self.base = family, base
+        self._abstract = inspect.isabstract(base)
         # Identities of plugins that were loaded; what is held here keeps its identity.
         self._names: dict[int, tuple[str, object]] = {}
 
@@ -285,25 +285,24 @@ class Plugins(Generic[P]):
             RecipeError: it has none, or several, or one that lacks a method or a class variable.
             ValidationError: it lacks a field.
         """
-        abstract = inspect.isabstract(self.base)
         # One value may have two names.
         members = {id(value): value for value in vars(module).values()}.values()
         found: list[Any]
-        if abstract:
+        if self._abstract:
             kinds = [kind for kind in members if _is_defined_in(module, kind, self.base)]
             # What several plugins share may be defined beside one of them.
             found = [kind for kind in kinds if not inspect.isabstract(kind)] or kinds
         else:
             found = [value for value in members if isinstance(value, self.base)]
         if len(found) != 1:
-            kind = f"{'subclasses' if abstract else 'values'} of {self.base.__name__}"
+            kind = f"{'subclasses' if self._abstract else 'values'} of {self.base.__name__}"
             raise RecipeError(f"{module.__name__} has {len(found)} {kind}, not one")
         [own] = found
-        if abstract:
+        if self._abstract:
             unset = {name for name in own.__class_vars__ if not hasattr(own, name)}
             if lacking := sorted(unset | own.__abstractmethods__):
                 raise RecipeError(f"{own.__name__} lacks {', '.join(lacking)}")
-        plugin: P = own() if abstract else own
+        plugin: P = own() if self._abstract else own
         return plugin
 
     def make(self, choice: Chosen) -> P:
@@ -313,8 +312,7 @@ class Plugins(Generic[P]):
             RecipeError: as `load`.
             ValueError: an option is wrong.
         """
-        plugin: Any = self.load(choice.name)
-        return self._with_options(plugin, choice.options)
+        return self._made(choice.name, choice.options)
 
     def name_of(self, plugin: P) -> str:
         """Return the name of a plugin, whatever its options are.
@@ -338,7 +336,7 @@ class Plugins(Generic[P]):
         """Return a plugin as plain data, with the options that are set: a recipe has it so."""
         options = (
             plugin.model_dump(mode="json", by_alias=True, exclude_unset=True)
-            if isinstance(plugin, BaseModel) and inspect.isabstract(self.base)
+            if isinstance(plugin, BaseModel) and self._abstract
             else {}
         )
         return {"name": self.name_of(plugin), "options": options}
@@ -352,19 +350,20 @@ class Plugins(Generic[P]):
     def _read(self, value: Any) -> P:
         if isinstance(value, self.base):
             return value
-        return self._with_options(self.load(value["name"]), value["options"])
+        return self._made(value["name"], value["options"])
 
     def _identity(self, plugin: Any) -> int:
         """Return what two plugins of one name have in common."""
-        return id(type(plugin) if inspect.isabstract(self.base) else plugin)
+        return id(type(plugin) if self._abstract else plugin)
 
     def _named(self, name: str, module: ModuleType) -> P:
         plugin = self.value_in(module)
         self._names[self._identity(plugin)] = name, (type(plugin), plugin)
         return plugin
 
-    def _with_options(self, plugin: Any, options: Mapping[str, Any]) -> P:
-        made: P = type(plugin).model_validate(options) if inspect.isabstract(self.base) else plugin
+    def _made(self, name: str, options: Mapping[str, Any]) -> P:
+        plugin: Any = self.load(name)
+        made: P = type(plugin).model_validate(options) if self._abstract else plugin
         return made
 
 

@@ -312,6 +312,11 @@ class Request(FrozenModel):
     scratch: Path
     temporary: Path
 
+    @property
+    def parsed(self) -> FrozenModel:
+        """Return the options as the stage takes them."""
+        return stage_named(self.stage).options.model_validate(self.options)
+
 
 class Response(FrozenModel):
     """What came of a stage.

@@ -32,6 +32,7 @@ from octobert.targets import Target
 from octobert.tasks import (
     Table,
     Task,
+    TaskOptions,
     check_columns,
     measured,
     metric_specs,
@@ -55,18 +56,19 @@ def resolve(recipe: Recipe, *, tune: bool | None = None) -> Run:
     named = [targets.load(name) for name in recipe.targets]
     here = [target for target in named if target.probe().available]
     asked, recipe = recipe, quick_recipe(recipe, [target.name for target in here])
-    model = _model(recipe)
+    options = tasks.PLUGINS.make(recipe.task)
+    model = _model(recipe, options)
     trains = recipe.finetune is not None or (recipe.qat is not None and recipe.qat.trained is None)
     places = sources.places(
         recipe.data,
         evaluate=recipe.measure,
         tune=recipe.accuracy is not None if tune is None else tune,
         train=trains,
-        prefer=tasks.load(recipe.task.name).files,
+        prefer=options.files,
     )
-    recipe, places = _with_texts_alone(recipe, places)
-    metadata = _model_metadata(recipe, model, places)
+    recipe, places = _with_texts_alone(recipe, options, places)
     options = tasks.PLUGINS.make(recipe.task)
+    metadata = _model_metadata(recipe, options, model, places)
     task = options.build(metadata)
     if recipe.data.corpus == AUTO and not task.searches:
         places = replace(places, corpus=None)
@@ -128,11 +130,11 @@ def _longest(recipe: Recipe, model: ModelSource, here: Sequence[Target]) -> int:
     return min(model.longest_input, recipe.shape.sequence)
 
 
-def _model(recipe: Recipe) -> ModelSource:
+def _model(recipe: Recipe, options: TaskOptions) -> ModelSource:
     """The model that a recipe names, or that a function of the user makes."""
     name: str | Path = recipe.model
     if user_code.names_code(recipe.model):
-        head = tasks.PLUGINS.make(recipe.task).build().head
+        head = options.build().head
         name = user_model.made(
             user_code.at(recipe.model, "model", where="model"), head, seed=recipe.seed
         )
@@ -167,10 +169,12 @@ def _rows(recipe: Recipe, places: sources.Places, place: str) -> tuple[str, list
     return where, rows if code is None else sources.preprocessed(rows, code, where=where)
 
 
-def _with_texts_alone(recipe: Recipe, places: sources.Places) -> tuple[Recipe, sources.Places]:
+def _with_texts_alone(
+    recipe: Recipe, options: TaskOptions, places: sources.Places
+) -> tuple[Recipe, sources.Places]:
     """The recipe with the only text column of the rows, where the task embeds texts and nobody names columns."""
     chosen = recipe.task
-    if not isinstance(tasks.PLUGINS.make(chosen).build(), Pairs) or chosen.options.get("text"):
+    if not isinstance(options.build(), Pairs) or chosen.options.get("text"):
         return recipe, places
     column = text_alone(Table(_rows(recipe, places, places.evaluate or places.calibrate)[1], ""))
     if column is None:
@@ -180,9 +184,11 @@ def _with_texts_alone(recipe: Recipe, places: sources.Places) -> tuple[Recipe, s
     return recipe.replaced(task=named), replace(places, how=how)
 
 
-def _model_metadata(recipe: Recipe, model: ModelSource, places: sources.Places) -> ModelMetadata:
+def _model_metadata(
+    recipe: Recipe, options: TaskOptions, model: ModelSource, places: sources.Places
+) -> ModelMetadata:
     """What the model states; for a model that gets a new head, class names as the training rows have them."""
-    blank, metadata = tasks.PLUGINS.make(recipe.task).build(), read_metadata(model)
+    blank, metadata = options.build(), read_metadata(model)
     # Rerankers, and retrieval before anything runs; of other embeddings the pooling finds it.
     if blank.together:
         check_template(model.tokenizer_folder)

@@ -89,10 +89,14 @@ class Run:
     kinds: tuple[str, ...] = ()
 
     @lazy
+    def method(self) -> Method:
+        """Return the recipe's; `targets` have what is decided of it."""
+        return methods.PLUGINS.make(self.recipe.quantize)
+
+    @lazy
     def targets(self) -> tuple[TargetRun, ...]:
         """Return the recipe's targets, in its order."""
-        method = methods.PLUGINS.make(self.recipe.quantize)
-        return tuple(self._of_target(PLUGINS.load(name), method) for name in self.recipe.targets)
+        return tuple(self._of_target(PLUGINS.load(name)) for name in self.recipe.targets)
 
     @lazy
     def calibrator(self) -> Calibrator:
@@ -120,8 +124,7 @@ class Run:
     @property
     def observed_kinds(self) -> tuple[str, ...]:
         """Return patterns of the kinds of sites that the method needs ranges of, for any target."""
-        method = self.targets[0].method
-        return method.observed_kinds([each.target.capabilities for each in self.targets])
+        return self.method.observed_kinds([each.target.capabilities for each in self.targets])
 
     @property
     def scored(self) -> ScoredTask:
@@ -167,12 +170,12 @@ class Run:
             return baseline.entries(self.recipe.session)
         return next(each.entries for each in self.targets if each.name == candidate)
 
-    def _of_target(self, target: Target, method: Method) -> TargetRun:
+    def _of_target(self, target: Target) -> TargetRun:
         capabilities, recipe = target.capabilities, self.recipe
         session = recipe.session.get(target.name, SessionEntries())
         return TargetRun(
             target=target,
-            method=method.decide(
+            method=self.method.decide(
                 saturates=saturates(capabilities, self.here.features),
                 trained=recipe.qat is not None,
             ),
@@ -180,7 +183,7 @@ class Run:
             entries=runtimes.entries_in(
                 session,
                 capabilities,
-                method.float_type(capabilities),
+                self.method.float_type(capabilities),
                 per_token=recipe.quantize.options.get("bits") == 4,
             ),
             shape=self._shape(target),

@@ -55,8 +55,7 @@ def resolved(recipe: Recipe) -> Run:
     Raises:
         OctobertError: whatever can be refused before anything runs.
     """
-    searches = recipe.choose is not None or recipe.search is not None
-    return winner.searched_run(recipe) if searches else resolve(recipe)
+    return resolve(recipe) if recipe.searches is None else winner.searched_run(recipe)
 
 
 def dry_run(
@@ -98,7 +97,7 @@ def dry_run(
 
 def _decided(step: Step) -> Iterator[str]:
     """Yield the plugins that a step uses, with the options that are set or decided, as a recipe has them."""
-    for value in step.options.model_dump(mode="json").values():
+    for value in step.options_as_json.values():
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, dict) and part.keys() == {"name", "options"}:
                 choice = Choice.model_validate(part)
@@ -144,7 +143,7 @@ def run(
     Raises:
         OctobertError: whatever went wrong; the same command resumes once it is mended.
     """
-    planned, searches = resolved(recipe), recipe.choose is not None or recipe.search is not None
+    planned, searches = resolved(recipe), recipe.searches is not None
     package = BEST if searches else None
     progress(ProgressEvent("disk", "note", _disk(planned, out, searches=searches)))
     steps = steps_for(planned)

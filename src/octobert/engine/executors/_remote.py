@@ -101,12 +101,11 @@ class _Reporter:
 
 def kind_of(request: Request) -> dict[str, str]:
     """What must be the same on all machines, so that a result is what its key says: part → value."""
-    options = contract.stage_named(request.stage).options.model_validate(request.options)
     return {
         "octobert": version.__version__,
         "octobert's code": keys.code_digest()[:16],
         **keys.package_versions(request.stage),
-        **keys.plugin_digests(keys.key_data(options)),
+        **keys.plugin_digests(keys.key_data(request.parsed)),
         "instructions of the CPU": " ".join(environment.features()),
     }
 
@@ -135,8 +134,7 @@ def _check_files(order: Order, request: Request, machine: str) -> None:
             got=str(order.place.parent),
             fix=_SHARE.format("--out (and --cache)"),
         )
-    options = contract.stage_named(request.stage).options.model_validate(request.options)
-    for files in contract.files_in(options):
+    for files in contract.files_in(request.parsed):
         for path in files.places:
             if not path.exists():
                 raise StorageError(

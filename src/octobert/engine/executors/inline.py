@@ -57,7 +57,7 @@ def perform(request: Request, work: Path, progress: Progress) -> Response:
     run = stage_named(request.stage)
     parameters = {
         **dict(run.inputs.model_validate(request.inputs)),
-        **dict(run.options.model_validate(request.options)),
+        **dict(request.parsed),
     }
     started = time.perf_counter()
     summary = run(Context(work, request.scratch, progress), **parameters)

@@ -154,8 +154,7 @@ def lower_masks_(graph: ir.Graph) -> bool:
     """Lower masks from `MASK_VALUE` below all scores, in place, and return whether there are any that were not lowered yet."""
     lowered = False
     for name, value in graph.initializers.items():
-        array = operators.constant_of(value) if name.startswith(_BOUND) else np.zeros(0)
-        if MASK_VALUE in array:
+        if name.startswith(_BOUND) and MASK_VALUE in (array := operators.constant_of(value)):
             bounds = np.where(array == MASK_VALUE, np.float32(_LOWER), array)
             value.const_value, lowered = ir.tensor(bounds, name=name), True
     return lowered

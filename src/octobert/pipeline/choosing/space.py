@@ -180,7 +180,7 @@ def fallback(recipe: Recipe, variant: Variant, minutes: float) -> Variant | None
     Returns:
         None where the method cannot do that, or where no limit is on a metric, or where `vary` excludes it.
     """
-    searched = recipe.choose or recipe.search
+    searched = recipe.searches
     if searched is None or not _varies(recipe, "accuracy") or "accuracy" in variant.changes:
         return None
     limits = [limit for limit in searched.limits if limit.objective.name not in UNITS]

@@ -447,7 +447,7 @@ class VariantTrials:
 
     def _minutes(self) -> float | None:
         """The time limit of the recipe."""
-        settings = self.run.recipe.choose or self.run.recipe.search
+        settings = self.run.recipe.searches
         return settings.minutes if settings is not None else None
 
     def _run_of(self, variant: Variant) -> Run:

@@ -76,7 +76,7 @@ def search(run: Run, written: PlainRecipe, out: Path, work: Work, tell: Tell) ->
 
 
 def _settings(run: Run) -> Choose | Search:
-    settings = run.recipe.choose or run.recipe.search
+    settings = run.recipe.searches
     assert settings is not None
     return settings
 
