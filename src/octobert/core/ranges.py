@@ -223,6 +223,11 @@ class Sample:
         largest: np.ndarray = np.maximum(self.high, -self.low)
         return largest
 
+    def times(self, factors: np.ndarray) -> Sample:
+        """Return the sample of the activation whose channels are multiplied by factors [C] that are not negative."""
+        factors = factors.astype(self.rows.dtype)
+        return Sample(self.low * factors, self.high * factors, self.rows * factors)
+
 
 class Interval(FrozenModel):
     """The interval that a quantizer covers.

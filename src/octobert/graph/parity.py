@@ -136,12 +136,13 @@ def compare(
     """
     results = onnx_outputs(model, batches, optimized=optimized)
     if padded:
-        layouts = shapes.measure(model, list(model.graph.outputs))
         tokens = [feeds["attention_mask"].astype(bool) for feeds in batches]
-        real = [
-            [mask if "sequence" in layout else ... for layout in layouts.values()]
-            for mask in tokens
+        # Batches have several lengths: what is as long as each of them has an entry for each token.
+        follows = [
+            all(array.shape[:2] == mask.shape for array, mask in zip(arrays, tokens, strict=True))
+            for arrays in zip(*results, strict=True)
         ]
+        real = [[mask if each else ... for each in follows] for mask in tokens]
         results, reference = _picked(results, real), _picked(reference, real)
     worst = largest_difference(results, reference)
     sizes = tuple(next((a.shape[0], a.shape[1]) for a in f.values() if a.ndim > 1) for f in batches)

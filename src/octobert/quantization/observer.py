@@ -272,7 +272,6 @@ def open_with_outputs(
             fix="capture the model again",
         )
     outputs = [by_name[name] for name in values]
-    layouts = shapes.measure(model, outputs) if padded else {}
     chosen = [(name, _EXACT.get(name, {})) for name in (*_WITH.get(provider, (provider,)), CPU)]
     session = shapes.open_session(model, outputs, arena=False, providers=list(dict(chosen).items()))
     if provider not in session.get_providers():
@@ -283,7 +282,7 @@ def open_with_outputs(
             got=f"it uses {', '.join(session.get_providers())}",
             fix="see the provider's requirements, or calibrate on the CPU",
         )
-    return session, layouts
+    return session, shapes.measure(model, outputs, session) if padded else {}
 
 
 def real_rows(output: np.ndarray, layout: Layout, lengths: Sequence[int]) -> Iterator[np.ndarray]:

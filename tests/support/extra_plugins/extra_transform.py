@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, MutableMapping
 
 import onnx_ir as ir
 
@@ -22,12 +22,12 @@ class Nothing(Transform):
         self,
         model: ir.Model,
         family: EncoderFamily,
-        samples: Mapping[str, Sample],
+        samples: MutableMapping[str, Sample],
         progress: Callable[[int, int], None],
     ) -> list[Record]:
         """Edit nothing."""
         progress(1, 1)
         return [
-            {"kind": "extra", "module": value, "tokens": len(sample.rows)}
-            for value, sample in samples.items()
+            {"kind": "extra", "module": value, "tokens": len(samples[value].rows)}
+            for value in self.values(model.graph, family)
         ]

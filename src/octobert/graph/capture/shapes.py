@@ -29,8 +29,13 @@ _SECONDS, _PACE = 120, 10
 _NO_MEMORY = ("Failed to allocate memory", "bad_alloc", "bad allocation")
 
 
-def measure(model: ir.Model, values: list[ir.Value]) -> dict[str, tuple[int | str, ...]]:
+def measure(
+    model: ir.Model, values: list[ir.Value], session: Any = None
+) -> dict[str, tuple[int | str, ...]]:
     """Return the shapes of values, with "batch" and "sequence" for the axes that follow the inputs.
+
+    Args:
+        session: of the graph, whose outputs these values are; None to open one.
 
     Returns:
         value name → shape, such as ("batch", 12, "sequence", "sequence").
@@ -49,7 +54,7 @@ def measure(model: ir.Model, values: list[ir.Value]) -> dict[str, tuple[int | st
         )
 
     with refused(*_PROBES[0]):
-        session = open_session(model, values, optimized=False)
+        session = session or open_session(model, values, optimized=False)
     for size in _PROBES:
         with refused(*size):
             feeds = {str(value.name): np.ones(size, dtype=np.int64) for value in model.graph.inputs}

@@ -14,14 +14,14 @@ import onnx_ir as ir
 
 from octobert.core.errors import ParityError
 from octobert.core.evidence import Smoothed
-from octobert.core.ranges import held_out
+from octobert.core.ranges import Sample, held_out
 from octobert.core.results import AppliedTransform, Parity, TransformFacts
 from octobert.data.encoded import feeds_of
 from octobert.engine.contract import Context, Summary, stage
 from octobert.graph import operators, parity
 from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import CapturedModel, Rows, Transformed
-from octobert.pipeline.stages.capture import COMPARED, parity_batches
+from octobert.pipeline.stages.capture import COMPARED, SHORT, parity_batches
 from octobert.pipeline.task import TaskSpec
 from octobert.quantization import observer
 from octobert.quantization.transforms import PLUGINS, Record, TransformField
@@ -60,7 +60,7 @@ def run(
     rows = [row for row, held in zip(rows, held_out(len(rows)), strict=True) if not held]
     family = capture.family
     feeds = [feeds_of([row], tokenizer.pad_id) for row in encoded.flat[:COMPARED]]
-    batches = parity_batches(tokenizer, task.head) if task.reads_texts else feeds
+    batches = parity_batches(tokenizer)[:SHORT] if task.reads_texts else feeds
     model = ir.load(source)
     batches = [parity.only(batch, model) for batch in batches]
     compare = functools.partial(
@@ -71,7 +71,8 @@ def run(
         what="the transformed graph",
         padded=task.reads_texts,
     )
-    proof = compare(model)
+    proof: Parity | None = None
+    samples = dict[str, Sample]()
     applied: list[AppliedTransform] = []
     smoothed: list[Smoothed] = []
     for transform in transforms:
@@ -82,26 +83,31 @@ def run(
             alone = f"{', '.join(integer_targets)} computes in integers alone"
             why = f"{transform.needs_float}, and {alone}"
         else:
-            samples = observer.sample(
-                model,
-                rows,
-                tokenizer.pad_id,
-                transform.values(model.graph, family),
-                tokens=SAMPLED_TOKENS,
-                seed=seed,
-                on_rows=lambda done: context.progress("sampling", done, len(rows)),
-            )
+            known = samples.keys()
+            if missing := set(transform.values(model.graph, family)) - known:
+                # One pass for all that follow, where what they need is there before the others have changed the graph.
+                follow = transforms[len(applied) :]
+                wanted = {value for each in follow for value in each.values(model.graph, family)}
+                samples |= observer.sample(
+                    model,
+                    rows,
+                    tokenizer.pad_id,
+                    sorted(missing | wanted - known),
+                    tokens=SAMPLED_TOKENS,
+                    seed=seed,
+                    on_rows=lambda done: context.progress("sampling", done, len(rows)),
+                )
             progress = lambda done, of, name=title: context.progress(name, done, of)  # noqa: E731
-            changed = model.clone()
+            changed, after = model.clone(), dict(samples)
             # What overflows shows in the answers.
             with np.errstate(all="ignore"):
-                groups = transform.transform_(changed, family, samples, progress)
+                groups = transform.transform_(changed, family, after, progress)
             try:
                 proof = _compared(changed, source, compare)
             except ParityError as error:
                 why = f"the model does not take it: {error.got}, expected {error.expected}"
         if why is None:
-            model = changed
+            model, samples = changed, after
             smoothed += [_smoothed(title, group) for group in groups if "channels" in group]
         else:
             groups = []
@@ -116,6 +122,7 @@ def run(
                 summary=transform.summary(groups) if why is None else f"none: {why}",
             )
         )
+    proof = proof or compare(model)
     operators.save(model, context.work / artifacts.FLOAT)
     context.write(artifacts.TRANSFORMS, TransformFacts(transforms=tuple(applied), parity=proof))
     context.write(artifacts.CHANNELS, artifacts.Channels(smoothed=tuple(smoothed)))

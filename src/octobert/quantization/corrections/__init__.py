@@ -18,7 +18,7 @@ from octobert.core.frozen import FrozenModel
 from octobert.core.plan import Quantizer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Moments:
     """Moments of a layer's input over calibration tokens: x [C] in float, and q, the same value quantized.
 
@@ -112,8 +112,8 @@ class MomentsCollector:
         mean, mean_quantized = self._sum / self._count, self._sum_quantized / self._count
         if self._products is None:
             return Moments(self._count, mean, mean_quantized)
-        apart = mean_quantized - self._origin
-        products = self._products / self._count - np.outer(apart, apart)
+        apart = (mean_quantized - self._origin).astype(np.float32)
+        products = self._products / np.float32(self._count) - np.outer(apart, apart)
         return Moments(self._count, mean, mean_quantized, products)
 
 

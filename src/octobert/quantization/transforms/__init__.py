@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 import onnx_ir as ir
@@ -43,7 +43,7 @@ class Transform(FrozenModel, ABC):
         self,
         model: ir.Model,
         family: EncoderFamily,
-        samples: Mapping[str, Sample],
+        samples: MutableMapping[str, Sample],
         progress: Callable[[int, int], None],
     ) -> list[Record]:
         """Edit a float graph in place. It still computes the same function.
@@ -51,7 +51,8 @@ class Transform(FrozenModel, ABC):
         Args:
             model: a canonical float graph.
             family: the encoder family of the model.
-            samples: a sample of each of `values`.
+            samples: a sample of each of `values`, and of others. Later transforms read them: the sample of a value that changes
+                is replaced here, or taken out, and is then made again.
             progress: called with (groups done, groups in all).
 
         Returns:

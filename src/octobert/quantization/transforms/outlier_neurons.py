@@ -10,7 +10,7 @@ out its channels (SmoothQuant, α = 0.5): they are taken while that lowers the e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -45,7 +45,7 @@ class OutlierNeurons(Transform):
         self,
         model: ir.Model,
         family: EncoderFamily,
-        samples: Mapping[str, Sample],
+        samples: MutableMapping[str, Sample],
         progress: Callable[[int, int], None],
     ) -> list[Record]:
         """Move neurons into branches, in place.
@@ -69,9 +69,11 @@ class OutlierNeurons(Transform):
             }
             if len(neurons):
                 apart[module] = neurons
-                after = sample.largest.copy()
-                after[neurons] = 0
-                record["channels"] = np.stack([sample.largest, after])
+                # What is left of them is the activation function at 0.
+                samples[place.value] = rest = sample.times(
+                    np.isin(np.arange(len(weight)), neurons, invert=True)
+                )
+                record["channels"] = np.stack([sample.largest, rest.largest])
             records.append(record)
             progress(done, len(places))
         branches.split_(model, family, apart)
@@ -101,6 +103,7 @@ def _chosen(sample: Sample, weight: np.ndarray, gain: float) -> tuple[np.ndarray
         weight: [C, out] of the layer that reads them.
     """
     order = np.argsort(-sample.largest * np.abs(weight).max(axis=1), kind="stable")
+    weight = smoothquant.some_columns(weight)
     chosen, errors = order[:0], [_error(sample, weight, order[:0])]
     for width in (width for width in _WIDTHS if width <= len(order) // 6):
         error = _error(sample, weight, order[:width])

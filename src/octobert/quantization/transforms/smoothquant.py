@@ -14,13 +14,15 @@ Sources: Xiao et al. 2023, arXiv:2211.10438; Wei et al. 2023, arXiv:2304.09145 (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import onnx_ir as ir
 from pydantic import Field, field_validator
 
+from octobert.core import environment
 from octobert.core.axes import Axis
 from octobert.core.family import EncoderFamily
 from octobert.core.plan import Quantizer
@@ -32,7 +34,8 @@ LEARNED: Literal["learned"] = "learned"
 # Floor of magnitudes: the scale of a channel that is always zero would be infinite.
 _TINY = 1e-5
 _WEIGHT = Quantizer(dtype="int8", symmetric=True, axis=1)
-_ITERATIONS = 60
+# Iterations end where the next lowers the logarithm of the error by less, relative to it.
+_ITERATIONS, _WORTH = 60, 1e-4
 # Logarithm of a scale, where a search goes astray: squares of scaled weights stay numbers of single precision.
 _LARGEST = 20.0
 # Steps of activations that the variance of rounding errors is sampled at, and how far apart the smallest and largest are from
@@ -108,7 +111,7 @@ class SmoothQuant(Transform):
         self,
         model: ir.Model,
         family: EncoderFamily,
-        samples: Mapping[str, Sample],
+        samples: MutableMapping[str, Sample],
         progress: Callable[[int, int], None],
     ) -> list[Record]:
         """Smooth a float graph in place.
@@ -119,19 +122,24 @@ class SmoothQuant(Transform):
         """
         groups, left = smoothing.find(model.graph, family)
         groups = self._enabled(groups)
-        records: list[Record] = []
-        for done, group in enumerate(groups, start=1):
+        records, chosen = list[Record](), []
+        # No scale changes what another is chosen from.
+        with ThreadPoolExecutor(environment.cores()) as pool:
+            for choice in pool.map(lambda group: self._chosen(model, group, samples), groups):
+                chosen.append(choice)
+                progress(len(chosen), len(groups))
+        for group, (scales, shifts, error) in zip(groups, chosen, strict=True):
             sample = _joined([samples[name] for name in group.values])
-            if group.kind == "scores":
-                keys = _joined([samples[place.readers[0]] for place in group.places])
-                scales = np.sqrt(
-                    np.maximum(sample.largest, _TINY) / np.maximum(keys.largest, _TINY)
-                ).astype(np.float64)
-                shifts, error = None, None
-            else:
-                scales, shifts, error = self._chosen(model, group, sample)
             smoothing.scale_(model, group, scales, shifts)
             shifted = sample if shifts is None else _shifted(sample, shifts)
+            for place in group.places:
+                own = samples[place.value]
+                samples[place.value] = (own if shifts is None else _shifted(own, shifts)).times(
+                    1 / scales
+                )
+                if group.kind == "scores":
+                    key = place.readers[0]
+                    samples[key] = samples[key].times(scales)
             records.append(
                 {
                     "kind": group.kind,
@@ -141,7 +149,6 @@ class SmoothQuant(Transform):
                     "channels": np.stack([sample.largest, shifted.largest / scales]),
                 }
             )
-            progress(done, len(groups))
         records += [
             {"kind": p.kind, "module": p.source, "alpha": None, "error": None, "left": p.reason}
             for p in left
@@ -152,9 +159,14 @@ class SmoothQuant(Transform):
         return [group for group in groups if group.kind != "activation" or self.activation]
 
     def _chosen(
-        self, model: ir.Model, group: smoothing.Group, sample: Sample
-    ) -> tuple[np.ndarray, np.ndarray | None, float]:
-        """Return scales [C], shifts [C] or None, and the error of the 8-bit product, of a group of linear layers."""
+        self, model: ir.Model, group: smoothing.Group, samples: Mapping[str, Sample]
+    ) -> tuple[np.ndarray, np.ndarray | None, float | None]:
+        """Return scales [C], shifts [C] or None, and the error of the 8-bit product of a group of linear layers."""
+        sample = _joined([samples[name] for name in group.values])
+        if group.kind == "scores":
+            keys = _joined([samples[place.readers[0]] for place in group.places])
+            ratio = np.maximum(sample.largest, _TINY) / np.maximum(keys.largest, _TINY)
+            return np.sqrt(ratio).astype(np.float64), None, None
         readers = [smoothing.weight_of(model.graph, reader) for reader in group.readers]
         weight = np.concatenate(readers, axis=1)
         shifts = None
@@ -207,9 +219,9 @@ def _learned(sample: Sample, weight: np.ndarray) -> np.ndarray:
     every = np.maximum(weight.astype(np.float64) ** 2, _TINY**4)
     totals = every.sum(axis=1)
     # The error of the weights' own rounding is a mean over output channels, which some of them tell as well.
-    some = np.linspace(0, every.shape[1] - 1, min(every.shape[1], _COLUMNS)).astype(int)
+    squares = some_columns(every).astype(weight.dtype)
     # In the precision of the weights: sums over many numbers of which none matters alone, in half the time of double precision.
-    squares, of_all = every[:, some].astype(weight.dtype), every.shape[1] / len(some)
+    of_all = every.shape[1] / squares.shape[1]
     variance = np.maximum(sample.rows.var(axis=0, dtype=np.float64), _TINY**2)
     most = variance.max()
     shares = (variance / most).astype(weight.dtype)
@@ -246,7 +258,7 @@ def _learned(sample: Sample, weight: np.ndarray) -> np.ndarray:
         np.zeros(len(totals)),
         jac=True,
         method="L-BFGS-B",
-        options={"maxiter": _ITERATIONS},
+        options={"maxiter": _ITERATIONS, "ftol": _WORTH},
     )
     return _centred(found.x)
 
@@ -283,10 +295,14 @@ class _Noise:
         whole = max(float(np.abs(rows).max()), _TINY) / 255
         steps = np.geomspace(whole * _FINEST, whole * _COARSEST, _STEPS)
         self._first, self._between = np.log(steps[0]), np.log(steps[1] / steps[0])
-        errors = (rows - np.rint(rows / step) * step for step in steps.astype(np.float32))
-        self._table = np.log(
-            [np.maximum(error.var(axis=0, dtype=np.float64), _TINY**3) for error in errors]
-        ).T
+        variances, error = [], np.empty_like(rows)
+        for step in steps.astype(rows.dtype):
+            np.rint(np.divide(rows, step, out=error), out=error)
+            error *= step
+            np.subtract(rows, error, out=error)
+            squares = np.einsum("ij,ij->j", error, error) / len(rows)
+            variances.append(np.maximum(squares - error.mean(axis=0) ** 2, _TINY**3))
+        self._table = np.log(variances, dtype=np.float64).T
 
     def at(self, logarithms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return variances [C], and the change of their logarithms by that of the step.
@@ -305,6 +321,12 @@ class _Noise:
         return np.exp(result), np.where(below, 2.0, (upper - lower) / self._between)
 
 
+def some_columns(weight: np.ndarray) -> np.ndarray:
+    """Return a weight [C, out] with as many of its output channels as tell a mean over all."""
+    count = weight.shape[1]
+    return weight[:, np.linspace(0, count - 1, min(count, _COLUMNS)).astype(int)]
+
+
 def product_error(sample: Sample, weight: np.ndarray, scales: np.ndarray) -> float:
     """Return the variance of the 8-bit product's error, relative to that of the float product. A bias takes the mean error.
 
@@ -315,6 +337,7 @@ def product_error(sample: Sample, weight: np.ndarray, scales: np.ndarray) -> flo
     """
     low, high = float((sample.low / scales).min()), float((sample.high / scales).max())
     grid = Quantizer(dtype="uint8", symmetric=False, low=min(low, 0.0), high=max(high, 0.0))
+    weight = some_columns(weight)
     rounded = qdq.rounded_activation((sample.rows / scales).astype(np.float32), grid)
     weights = qdq.dequantized_weight((weight * scales[:, None]).astype(np.float32), _WEIGHT)
     product = sample.rows @ weight

@@ -11,7 +11,7 @@ below zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -58,7 +58,7 @@ class TokenScales(Transform):
         self,
         model: ir.Model,
         family: EncoderFamily,
-        samples: Mapping[str, Sample],
+        samples: MutableMapping[str, Sample],
         progress: Callable[[int, int], None],
     ) -> list[Record]:
         """Divide tokens in place.
