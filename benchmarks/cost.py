@@ -3,8 +3,9 @@
     python benchmarks/cost.py MODEL [MODEL …] [--targets openvino-cpu ort-cpu] [--rows 256] [--texts FILE] [--peer]
 
 A run makes models and measures nothing (`measure: false`). Each runs in a process of its own with an empty store. Processor
-seconds are those of the process and of all its children; peaks are the largest resident memory of one process, and that of all
-processes together, read every 50 ms. `--peer` needs the extra `bench`. Texts are lines of a file; without one, sentences of random words.
+seconds are those of the process and of all its children. Peaks are the largest resident memory of one process, and that of all
+processes together, read every 50 ms. `--peer` needs the extra `bench`. Texts are lines of a file; without one, sentences of
+random words.
 """
 
 from __future__ import annotations
