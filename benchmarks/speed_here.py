@@ -25,6 +25,7 @@ from speed_results import RIVALS
 
 from octobert.core import cpus, environment
 from octobert.core.errors import OctobertError
+from octobert.evaluation.latency import CpuTimes
 
 OUT = Path("runs/here")
 SHAPES, ROUNDS = ((1, 16), (1, 128), (8, 128)), 9
@@ -65,14 +66,19 @@ def cell(target: str, times: Mapping[str, Mapping[str, Sequence[float]]]) -> str
     return "; ".join(parts)
 
 
-def row(times: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
-    """The row: the machine, and a cell for each target."""
+def row(times: Mapping[str, Mapping[str, Sequence[float]]], others: float) -> str:
+    """The row: the machine, and a cell for each target.
+
+    Args:
+        times: as for `cell`.
+        others: cores that other programs kept busy meanwhile.
+    """
     here = environment.current()
     kind = cpus.kind_of(here.features)
     versions = ", ".join(f"{name} {here.versions[name]}" for name in ("onnxruntime", "openvino"))
     machine = [
         f"{here.cpu} ({kind.title if kind else 'unknown'})",
-        f"{environment.cores()} cores",
+        f"{environment.cores()} cores, {others:.1f} of them busy with other work",
         ", ".join(here.features),
         versions,
         f"{environment.today()}",
@@ -91,15 +97,17 @@ def main() -> None:
         running = opened(systems_of(case, OUT, NAMES.__contains__)[0], failures)
     except OctobertError as error:
         raise SystemExit(str(error)) from error
+    before = CpuTimes.now()
     try:
         times = time_shapes(running, SHAPES, ROUNDS, VOCABULARY, failures)
+        others = before.load_until(CpuTimes.now()).others
     finally:
         for system in running:
             system.stop()
     if failures:
         raise SystemExit(f"not measured: {failures}")
     print(f"| BERT-base, random weights; 8 bits ÷ float | {' | '.join(FLOATS)} |")
-    print(f"| --- |{' --- |' * len(FLOATS)}", row(times), sep="\n")
+    print(f"| --- |{' --- |' * len(FLOATS)}", row(times, others), sep="\n")
 
 
 if __name__ == "__main__":
