@@ -27,7 +27,7 @@ SHARED := ../shared
 # Versions of sentence-transformers whose answers octobert is compared with.
 REFERENCES := 5.7.0 6.2.0
 
-.PHONY: install demo screenshots quick test test-slow test-web test-shared test-cluster test-clients test-newest test-cpus test-python coverage wheel-test test-reference lint docs bench bench-auto bench-olive fuzz soak soak-kills clean
+.PHONY: install demo screenshots quick test test-slow test-web test-shared test-cluster test-clients test-newest test-cpus test-python coverage wheel-test test-reference lint docs bench bench-here bench-auto bench-olive fuzz soak soak-kills clean
 
 install: .venv/installed
 
@@ -152,6 +152,10 @@ bench: install
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[browser]"
 	$(BIN)/python benchmarks/page.py
 	$(BIN)/python benchmarks/speed.py
+
+# What 8 bits are worth on this machine, in about five minutes.
+bench-here: install
+	$(BIN)/python benchmarks/speed_here.py
 
 # OLIVE has a checkout of Olive for each release; MODEL and DATA take the place of the models and data of its configs. SEARCH: part of the names of the
 # configs whose plans are searched, by default all.

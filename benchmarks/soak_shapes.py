@@ -1,11 +1,12 @@
 """The memory of a service: one model, and calls of random numbers of texts of random lengths, on one thread or on several.
 
-    python benchmarks/soak_shapes.py PACKAGE [--calls 20000] [--threads 1] [--rows 8] [--words 100] [--option NAME=VALUE]
+    python benchmarks/soak_shapes.py PACKAGE [--calls 20000] [--threads 1] [--rows 8] [--words 100] [--static N]
+        [--option NAME=VALUE]
 
 Every call is a list of 1 to ROWS texts of 1 to WORDS words. The memory of the process and the time per token are printed as it
-goes. `--option` opens the model with an option of its runtime in place of octobert's own, such as
-CPU_RUNTIME_CACHE_CAPACITY=5000 for what OpenVINO does by default. The exit code is 1 if the memory still grows: if the last
-half of the calls adds more than a twentieth.
+goes. `--static 0` opens the model without models of static lengths (`static_up_to` of `octobert.load`), and `--option` with an
+option of its runtime in place of octobert's own, such as CPU_RUNTIME_CACHE_CAPACITY=5000 for what OpenVINO does by default. The
+exit code is 1 if the memory still grows: if the last half of the calls adds more than a twentieth.
 """
 
 from __future__ import annotations
@@ -58,13 +59,14 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--words", type=int, default=100)
+    parser.add_argument("--static", type=int, help="default: that of octobert.load")
     parser.add_argument("--option", action="append", default=[])
     given = parser.parse_args()
     opened = open_model(given.package)
     if given.option:
         options = dict(option.split("=", 1) for option in given.option)
         opened = dataclasses.replace(opened, entries=SessionEntries(options=options))
-    model = Predictor(opened)
+    model = Predictor(opened, static_up_to=given.static)
     here = environment.current()
     print(
         f"{given.package}: {here.cpu}, {here.cores} cores, {', '.join(here.features)}; {here.versions}"

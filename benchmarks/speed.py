@@ -142,7 +142,7 @@ def measured(case: Case, options: argparse.Namespace, out: Path) -> Result:
         command=f"python benchmarks/speed.py {shlex.join(map(without_paths, sys.argv[1:]))}".strip(),
         rounds=options.rounds,
         others=round(others, 2),
-        note=" ".join(filter(None, (options.note, _simulated()))),
+        note=" ".join(filter(None, (options.note, simulated()))),
         systems=made,
         shapes={
             name: {shape: spread(own) for shape, own in each.items()}
@@ -228,7 +228,7 @@ def _throughput(
     )
 
 
-def _simulated() -> str:
+def simulated() -> str:
     """A sentence on variables that make runtimes use fewer instructions than the CPU has, or ""."""
     settings = [
         f"{name}={os.environ[name]}" for name in environment.SIMULATING if name in os.environ
@@ -350,7 +350,7 @@ def cases(options: argparse.Namespace) -> list[Callable[[], tuple[Case, Path]]]:
 def main() -> None:
     """Measure, write results and the page."""
     options = arguments().parse_args()
-    is_part = bool(options.shapes or options.only or _simulated())
+    is_part = bool(options.shapes or options.only or simulated())
     folder = options.results or (options.out / "results" if is_part else RESULTS)
     try:
         check(options)

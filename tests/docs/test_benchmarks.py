@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import speed
 import speed_cases
+import speed_here
 import speed_measuring
 import speed_page
 import speed_results
@@ -373,3 +374,23 @@ def test_systems_take_turns_and_those_that_fail_are_named(
     assert set(rates) == {"ONNX Runtime: plain", "octobert ort-cpu: throughput"}
     assert {type(label) for label in labels["octobert ort-cpu: throughput"]} == {str}
     assert all(ms > 0 for each in times.values() for own in each.values() for ms in own)
+
+
+def test_the_row_of_a_machine_has_the_faster_float_model_of_each_runtime() -> None:
+    """`make bench-here`."""
+    times = {
+        "ONNX Runtime": [40.0, 41.0, 90.0],
+        "OpenVINO": [50.0, 50.0, 50.0],
+        "OpenVINO, bf16": [25.0, 25.0, 25.0],
+        "octobert ort-cpu": [20.5, 20.5, 80.0],
+        "octobert openvino-cpu": [20.0, 20.0, 20.0],
+    }
+    at_16 = {name: {"1 × 16": own} for name, own in times.items()}
+    assert times.keys() == speed_here.NAMES
+    assert speed_here.cell("octobert ort-cpu", at_16) == "1 × 16: 20.5 ms, 0.50"
+    assert speed_here.cell("octobert openvino-cpu", at_16) == "1 × 16: 20.0 ms, 0.80 of bfloat16"
+    del at_16["OpenVINO, bf16"]
+    row = speed_here.row(at_16, 0.52)
+    assert "0.5 of them busy" in row
+    assert row.endswith("| 1 × 16: 20.0 ms, 0.40 | 1 × 16: 20.5 ms, 0.50 |")
+    assert "openvino 20" in row
