@@ -86,17 +86,19 @@ class AttentionMemory:
     """The memory of attention in a runtime that holds scores of each pair of tokens, and what softmax makes of them.
 
     Measured peaks of ONNX Runtime with 12 heads: 2.1 to 2.3 × 12 numbers for each pair (BERT, 2,000 to 6,000 tokens), 2.8 × 12
-    with masks of local attention (ModernBERT, 8,000 tokens).
+    with masks of local attention (ModernBERT, 8,000 tokens). In blocks (`graph/passes/long_texts`) each token takes as much as
+    1,024 of these pairs, all that is not attention included (ModernBERT, 8,192 tokens).
 
     Args:
         heads: of a layer; 0 where they are not known, or are not held.
         others: further numbers for each pair of tokens that are held at the same time.
+        short: tokens of the longest text that is not computed in blocks; None where none is.
     """
 
-    def __init__(self, heads: int, others: int = 0) -> None:
+    def __init__(self, heads: int, others: int = 0, short: int | None = None) -> None:
         # Three for masks.
         self._pair = 4 * (2 * heads + 3 * (heads > 0) + others)
-        self._kept = 0
+        self._kept, self._short = 0, short
 
     def rows_at_once(self, rows: int, length: int) -> int:
         """Return how many rows of a batch may run together: all of them, or each alone where memory is short.
@@ -104,7 +106,8 @@ class AttentionMemory:
         Raises:
             DataError: there is not enough for one.
         """
-        one = self._pair * length**2
+        short = self._short
+        one = self._pair * length * (length if short is None else min(length, 2 * short))
         # What has run is kept by the runtime for the next batch.
         together = rows if fits(rows * one - self._kept) else 1
         check(
@@ -112,7 +115,12 @@ class AttentionMemory:
             f"a text of {length:,} tokens",
             together * one - self._kept,
             where=None,
-            fix="lower max_length, read texts in windows (windows: mean), or take the target openvino-cpu, which needs less",
+            fix="lower max_length, read texts in windows (windows: mean), or take "
+            + (
+                "the target openvino-cpu, which needs less"
+                if short is None
+                else "a machine with more memory"
+            ),
         )
         self._kept = max(self._kept, together * one)
         return together

@@ -76,6 +76,8 @@ class StaticShape(FrozenModel):
 
 # In the metadata of the file of the longest rows: lengths of the other ones beside it, with commas.
 SHORTER_METADATA = "octobert.shorter"
+# In that of a file whose attention is computed in blocks for longer texts than so many tokens.
+SHORT_METADATA = "octobert.short"
 # In that of a graph of any kind: nothing is padded, or cut off its outputs.
 GRAPH_METADATA = "octobert.graph"
 _LENGTH = "[0-9]{1,6}"
@@ -128,6 +130,7 @@ class ExportOptions(FrozenModel):
         unfit: values that float16 cannot hold.
         opset: the ONNX opset; None for the one that the model has.
         qoperator: write products as integer operators, for targets that take them.
+        long_texts: the model reads texts whose attention takes too much memory at once.
     """
 
     shape: StaticShape | None = None
@@ -135,6 +138,7 @@ class ExportOptions(FrozenModel):
     unfit: tuple[str, ...] = ()
     opset: WrittenOpset | None = None
     qoperator: bool = False
+    long_texts: bool = False
 
 
 # Words and numbers, up to the memory of a device: nothing that could name a file, a library or an address in memory.

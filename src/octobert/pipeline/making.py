@@ -182,6 +182,7 @@ def make(steps: Steps, run: Run, rows: Rows) -> MadeModels:
             opset=recipe.opset,
             format=recipe.format,
             encoder=run.reads_texts,
+            max_length=run.max_length,
         )
     return MadeModels(
         checkpoint=checkpoint,

@@ -56,10 +56,10 @@ _PROVIDER = ort.Provider(ort.CPU)
 
 
 def export(quantized: Path, folder: Path, options: ExportOptions) -> None:
-    """Write the Q/DQ graph as it is, with one static shape, or with products as integer operators."""
-    from octobert.graph.passes import cpu, npu
+    """Write the Q/DQ graph as it is, with one static shape, or with products as integer operators and attention in blocks."""
+    from octobert.graph.passes import cpu, long_texts, npu
 
-    files.write(quantized, folder, options, (npu.STATIC, cpu.INTEGERS))
+    files.write(quantized, folder, options, (npu.STATIC, cpu.INTEGERS, long_texts.BLOCKS))
 
 
 TARGET = Target(

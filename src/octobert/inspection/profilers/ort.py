@@ -113,7 +113,10 @@ class OrtProfiler(Profiler):
                     where=str(path),
                     got=reason(error, -1),
                 ) from error
-            nodes = {node.name: node for node in ir.load(settings.optimized_model_filepath).graph}
+            nodes = {
+                node.name: node
+                for node in ir.load(settings.optimized_model_filepath).graph.all_nodes()
+            }
         whole = [e for e in events if e["name"] == "model_run"][warmup:]
         times = [
             e
@@ -121,6 +124,8 @@ class OrtProfiler(Profiler):
             if e.get("cat") == "Node"
             and e["name"].endswith(_KERNEL_TIME)
             and e["ts"] >= whole[0]["ts"]
+            # Its time is that of the operators in its branch.
+            and e["args"].get("op_name") != "If"
         ]
         ran = placed(_ran(nodes, times), family)
         between = [

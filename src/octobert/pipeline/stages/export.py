@@ -23,6 +23,8 @@ from octobert.targets import TargetField
 
 # Of the rows that the shorter lengths take; how many of these there are; and the tokens that one more of them has to leave.
 _COVERED, _MOST_SHORTER, _WORTH = 0.95, 3, 0.9
+# Tokens that attention takes at once: 130 MB for 12 heads.
+_LONG = 1024
 # Matrix units compute blocks of 16 rows.
 _STEP, _STEPS = 16, 64
 
@@ -42,6 +44,7 @@ def run(
     opset: int | None,
     format: Literal["auto", "qdq", "qoperator"],
     encoder: bool,
+    max_length: int,
 ) -> Summary:
     """Write the files of a target.
 
@@ -55,6 +58,7 @@ def run(
         opset: of the ONNX file; None for that of the quantized graph.
         format: products are integer operators in the file (`qoperator`), Q/DQ, or what the target runs faster (`auto`).
         encoder: the graph is an encoder. Any other one is written as it is, with Q/DQ.
+        max_length: tokens of the longest text that it reads.
     """
     plan, written = planned.plan, planned.file
     if tokens is not None and rows is not None and shape is not None:
@@ -101,6 +105,7 @@ def run(
         unfit=tuple(plan.unfit),
         opset=opset_written,
         qoperator=as_integers,
+        long_texts=encoder and max_length > _LONG and parts == "float32" and not (shape or opset),
     )
     target.export(written, context.work, details)
     shutil.rmtree(rewriting, ignore_errors=True)

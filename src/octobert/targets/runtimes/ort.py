@@ -31,6 +31,7 @@ from octobert.core.onnx_files import DTYPES, TensorInfo, external_files
 from octobert.core.plain import preview
 from octobert.core.session import (
     GRAPH_METADATA,
+    SHORT_METADATA,
     SHORTER_METADATA,
     Feeds,
     RuntimeOption,
@@ -55,6 +56,8 @@ RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {
     "session.intra_op.allow_spinning": (True, False),
     _IO_BINDING: (False, True),
 }
+# Of a number of tokens that a file of unknown origin states.
+_DIGITS = 7
 # Where inputs are bound for providers with memory of their own.
 _DEVICES = {
     "CUDAExecutionProvider": "cuda",
@@ -315,8 +318,10 @@ class OrtSession:
             if len(o.shape) > 1 and isinstance(o.shape[1], str)
         }
         self.precision = "f32"
+        short = stated.get(SHORT_METADATA, "")
+        self._short = int(short) if short.isdecimal() and len(short) < _DIGITS else None
         self._attention = budget.AttentionMemory(
-            options.heads if provider == CPU and not every else 0
+            options.heads if provider == CPU and not every else 0, short=self._short
         )
         self.prepares_shapes = provider != CPU
         self._binds = bool(
@@ -325,7 +330,15 @@ class OrtSession:
         self._device = _DEVICES.get(provider, "cpu"), int(provider_options.get("device_id", 0))
 
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
-        """Return the outputs of one batch by name."""
+        """Return the outputs of one batch by name.
+
+        A row is computed as the file computes texts of its length, whatever its padding: its answer stays the same.
+        """
+        mask, short = feeds.get("attention_mask"), self._short
+        if short is not None and mask is not None and mask.shape[1] > short:
+            is_long = np.asarray(mask[:, short:].any(axis=1))
+            if not is_long.all():
+                return self._run_apart(feeds, is_long, short)
         inputs = self._inputs.model_feeds(feeds)
         ids = feeds.get("input_ids")
         rows, length = (1, 0) if ids is None or ids.ndim != 2 else ids.shape
@@ -341,6 +354,16 @@ class OrtSession:
         return {
             name: sessions.wide(array) for name, array in zip(self._reads, outputs, strict=True)
         }
+
+    def _run_apart(self, feeds: Feeds, is_long: np.ndarray, short: int) -> dict[str, np.ndarray]:
+        """Run the long rows of a batch, and the short ones without the padding that is for the long ones."""
+        outputs: dict[str, np.ndarray] = {}
+        for rows, length in ((is_long, None), (~is_long, short)):
+            part = {name: array[rows, :length] for name, array in feeds.items()}
+            for name, array in (self.run(part) if rows.any() else {}).items():
+                empty = np.zeros((len(rows), *array.shape[1:]), array.dtype)
+                outputs.setdefault(name, empty)[rows, : array.shape[1]] = array
+        return outputs
 
     def _run(self, inputs: Feeds) -> list[np.ndarray]:
         session, names = self._free.get(), list(self._reads.values())
