@@ -171,13 +171,14 @@ def main() -> None:
             )
             print(f"steps: {steps_of(out)}", file=sys.stderr, flush=True)
             if given.peer:
-                (captured,) = (out / ".octobert" / "store").glob("capture-*")
+                package = out / given.targets[-1]
+                (floating,) = package.rglob("model.onnx")
                 command = [
                     sys.executable,
                     __file__,
                     "--nncf",
-                    str(captured / "model.onnx"),
-                    str(captured),
+                    str(floating),
+                    str(package),
                     str(texts),
                     str(folder),
                 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import datetime
 import functools
+import gc
 import os
 import platform
 import sys
@@ -255,7 +256,8 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def release_memory() -> None:
-    """Give memory that is free back to the system, where the C library keeps it for later."""
+    """Give memory back to the system: of objects that only refer to each other, as graphs do, and what the C library keeps."""
+    gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)

@@ -87,6 +87,8 @@ def _environment(temporary: Path | None) -> dict[str, str]:
     variables = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(entries)}
     # Libraries walk through sets of texts, such as transformers' ModernBERT when it is exported: in one order in every process.
     variables["PYTHONHASHSEED"] = "0"
+    # After a product, threads of OpenBLAS turn for 2**26 cycles until they sleep: half of what small products take.
+    variables.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     # NumPy, SciPy and PyTorch start a thread for every core that they see, whatever a container may use of them.
     if limit := environment.thread_limit():
         variables = {**dict.fromkeys(_THREADS, str(limit)), **variables}

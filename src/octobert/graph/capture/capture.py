@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from octobert.core import environment
 from octobert.core.errors import ModelError, ParityError, did_you_mean
 from octobert.core.family import GRAPH, EncoderFamily
 from octobert.core.heads import head_of
@@ -76,6 +77,8 @@ def capture(
         for graph in (model, original):
             _name_outputs_(graph, names)
     sizes = canonicalize_(model, family)
+    # What exporters keep is several times as large as the model.
+    environment.release_memory()
     if not source.is_checkpoint:
         # Masks of exporters are infinite; the canonical one is not.
         values = model.graph.initializers.values()

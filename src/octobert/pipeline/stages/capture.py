@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 
 from octobert import tasks
+from octobert.core import environment
 from octobert.core.errors import ModelError, TokenError
 from octobert.core.heads import head_of
 from octobert.core.model_config import CONFIG, MODULES, Config
@@ -88,6 +89,7 @@ def run(
     captured = capture.capture(source, head, batches, allow_pickle=allow_pickle)
     context.progress("capturing", 1, 2)
     captured.model.metadata_props.update(_described(source.config))
+    environment.release_memory()
     operators.save(captured.model, context.work / artifacts.FLOAT)
     if captured.pooling is not None:
         copy_modules(source.tokenizer_folder, context.work)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from octobert.core import environment
 from octobert.core.errors import ParityError
 from octobert.core.evidence import Smoothed
 from octobert.core.ranges import Sample, held_out
@@ -108,6 +109,8 @@ def run(
                 why = f"the model does not take it: {error.got}, expected {error.expected}"
         if why is None:
             model, samples = changed, after
+            del changed, after
+            environment.release_memory()
             smoothed += [_smoothed(title, group) for group in groups if "channels" in group]
         else:
             groups = []
