@@ -24,6 +24,7 @@ from octobert.models.source import resolve
 from octobert.pipeline import runner
 from octobert.quantization import observer
 from octobert.quantization.transforms import smoothquant
+from octobert.quantization.transforms.outlier_neurons import OutlierNeurons
 from tests.support.checkpoints import batch, make_tokenizer, plant_outliers
 
 FAMILIES = families.names()
@@ -53,6 +54,29 @@ def smoothed(captured, tmp_path, **options: object) -> tuple[ir.Model, list]:
     wanted = chosen.values(model.graph, captured.family)
     samples = observer.sample(ir.load(tmp_path / "float.onnx"), ROWS, 0, wanted, tokens=64, seed=0)
     return model, chosen.transform_(model, captured.family, samples, lambda *_: None)
+
+
+@pytest.mark.parametrize("family", ["bert", "albert", "mpnet", "modernbert"])
+def test_samples_follow_the_graph(captured, family: str, tmp_path) -> None:
+    """What later transforms read is what a new pass over the changed graph would give them."""
+    result = captured(family)
+    operators.save(result.model, tmp_path / "float.onnx")
+    model = ir.load(tmp_path / "float.onnx")
+    transforms = OutlierNeurons(gain=1e-6), smoothquant.SmoothQuant()
+    wanted = sorted({v for each in transforms for v in each.values(model.graph, result.family)})
+    given = {"tokens": 64, "seed": 0}
+    before = observer.sample(model, ROWS, 0, wanted, **given)
+    samples = dict(before)
+    for transform in transforms:
+        transform.transform_(model, result.family, samples, lambda *_: None)
+    again = observer.sample(model, ROWS, 0, wanted, **given)
+    moved = [name for name in wanted if not np.allclose(again[name].rows, before[name].rows)]
+    assert moved
+    for name, expected in again.items():
+        close = {"atol": ROUNDING * max(1, np.abs(expected.rows).max())}
+        np.testing.assert_allclose(samples[name].rows, expected.rows, **close)
+        np.testing.assert_allclose(samples[name].low, expected.low, **close)
+        np.testing.assert_allclose(samples[name].high, expected.high, **close)
 
 
 @pytest.mark.parametrize(
