@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-
-WORDS = "water part place year help line same boy form three small set large people way day sound work back give thing name"
+from soak_shapes import WORDS
 
 
 @dataclass(frozen=True)
@@ -80,10 +79,11 @@ def _children(root: psutil.Process) -> list[psutil.Process]:
 
 def steps_of(out: Path) -> str:
     """Return the seconds of the steps of a run, the longest first."""
-    steps = {}
+    steps: dict[str, float] = {}
     for manifest in (out / ".octobert" / "store").glob("*/artifact.json"):
         stored = json.loads(manifest.read_text())
-        steps[manifest.parent.name.rpartition("-")[0]] = stored["seconds"]
+        name = manifest.parent.name.rpartition("-")[0]
+        steps[name] = steps.get(name, 0.0) + stored["seconds"]
     longest = sorted(steps.items(), key=lambda step: -step[1])
     return ", ".join(f"{name} {seconds:.1f}" for name, seconds in longest if seconds >= 0.5)
 
@@ -125,8 +125,7 @@ def main() -> None:
         [line.strip() for line in given.texts.read_text().splitlines() if line.strip()]
         if given.texts
         else [
-            " ".join(chance.choices(WORDS.split(), k=chance.randint(4, 40)))
-            for _ in range(4 * given.rows)
+            " ".join(chance.choices(WORDS, k=chance.randint(4, 40))) for _ in range(4 * given.rows)
         ]
     )
     chance.shuffle(lines)

@@ -72,7 +72,7 @@ def test_the_captured_graph_pools_as_sentence_transformers(
     )
     source = resolve(folder)
     tokenizer = Tokenizer(source.tokenizer_folder)
-    found = capture(source, "sparse-embedding", parity_batches(tokenizer))
+    found = capture(source, "sparse-embedding", parity_batches(tokenizer, "sparse-embedding"))
     assert [str(value.name) for value in found.model.graph.outputs] == [
         "logits",
         "sentence_embedding",

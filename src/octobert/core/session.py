@@ -93,6 +93,11 @@ def file_of(path: Path, length: int) -> Path:
     return path.with_name(f"{path.stem}.{length}{path.suffix}")
 
 
+def length_of(stated: str) -> int | None:
+    """The tokens that a file of unknown origin states; None where it states no length."""
+    return int(stated) if re.fullmatch(_LENGTH, stated) else None
+
+
 def weights_at(path: Path) -> Path:
     """The file with the weights of an IR: its own, or that of the IR for longer rows."""
     own, longest = path.with_suffix(".bin"), path.with_name(f"{path.name.partition('.')[0]}.bin")

@@ -12,8 +12,8 @@ import pytest
 
 from octobert.config.loading import parse
 from octobert.core import budget, environment
-from octobert.core.errors import DataError
-from octobert.core.session import SHORT_METADATA, ExportOptions, SessionOptions
+from octobert.core.errors import DataError, TargetError
+from octobert.core.session import SHORT_METADATA, ExportOptions, SessionOptions, WrittenOpset
 from octobert.engine.executors import inline
 from octobert.graph import operators, parity, qdq
 from octobert.graph.passes import cpu, first_token, long_texts
@@ -158,6 +158,37 @@ def test_the_package_of_a_model_for_long_texts(package: Path) -> None:
             np.testing.assert_array_equal(kept[:, : array.shape[1]], array)
 
 
+@pytest.mark.parametrize("shape", ["tokens", "first row"])
+def test_answers_without_a_row_for_each_text_are_one_sentence(
+    package: Path, tmp_path: Path, shape: str
+) -> None:
+    """A file of unknown origin that says of itself that it computes in blocks."""
+    model = ir.load(open_model(package).file)
+    chain = operators.Chain(model.graph, "edited")
+    output = model.graph.outputs[-1]
+    if shape == "tokens":
+        edited = chain.ReduceMax("answer", output, keepdims=0)
+    else:
+        zero, one = (operators.initializer(model.graph, f"at.{i}", [i]) for i in (0, 1))
+        edited = chain.Slice("answer", output, zero, one, zero)
+    model.graph.extend(chain.nodes)
+    edited.name, output.name = output.name, "kept"
+    model.graph.outputs[-1] = edited
+    operators.save(model, tmp_path / "model.onnx")
+    session = ort_cpu.TARGET.open_session(tmp_path / "model.onnx", SessionOptions())
+    with pytest.raises(TargetError, match="the model does not answer each text"):
+        session.run(batch([700, 30, 20]))
+
+
+@pytest.mark.parametrize("stated", ["0x200", "५१२", "9999999", "-1", ""])
+def test_a_length_that_is_none_is_not_read(package: Path, tmp_path: Path, stated: str) -> None:
+    model = ir.load(open_model(package).file)
+    model.metadata_props[SHORT_METADATA] = stated
+    operators.save(model, tmp_path / "model.onnx")
+    session = ort_cpu.TARGET.open_session(tmp_path / "model.onnx", SessionOptions())
+    assert len(session.run(batch([700, 30]))["sentence_embedding"]) == 2
+
+
 def test_short_models_stay_as_they_are(captured, tmp_path: Path) -> None:
     path = tmp_path / "model_quantized.onnx"
     operators.save(captured("modernbert").model, path)
@@ -165,6 +196,8 @@ def test_short_models_stay_as_they_are(captured, tmp_path: Path) -> None:
         ort_cpu.export(path, tmp_path / str(long), ExportOptions(long_texts=long))
         graph = ir.load(tmp_path / str(long) / "onnx" / "model_quantized.onnx").graph
         assert bool(operators.of_type(graph, "If")) == long
+    for other in ({"float_parts": "float16"}, {"opset": WrittenOpset(opset=18)}):
+        assert long_texts.BLOCKS.options(ExportOptions(long_texts=True, **other)) is None
 
 
 def test_less_is_asked_for(monkeypatch) -> None:

@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from string import Template
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from octobert.core.session import SHORT_METADATA
+from octobert.core.session import SHORT_METADATA, ExportOptions
 from octobert.graph import operators, parity
 from octobert.graph.capture.canonical import MASK_VALUE
 from octobert.graph.passes import Pass
@@ -313,4 +314,9 @@ def _branch_(
     whole.append(ir.node("If", [condition], branches, outputs=made, name=name))
 
 
-BLOCKS = Pass(bound_memory_, lambda form: {} if form.long_texts else None)
+def _options(form: ExportOptions) -> dict[str, Any] | None:
+    wanted = form.long_texts and form.float_parts == "float32"
+    return {} if wanted and form.shape is None and form.opset is None else None
+
+
+BLOCKS = Pass(bound_memory_, _options)

@@ -105,7 +105,7 @@ def run(
         unfit=tuple(plan.unfit),
         opset=opset_written,
         qoperator=as_integers,
-        long_texts=encoder and max_length > _LONG and parts == "float32" and not (shape or opset),
+        long_texts=encoder and max_length > _LONG,
     )
     target.export(written, context.work, details)
     shutil.rmtree(rewriting, ignore_errors=True)

@@ -22,7 +22,7 @@ from octobert.engine.contract import Context, Summary, stage
 from octobert.graph import operators, parity
 from octobert.pipeline import artifacts
 from octobert.pipeline.artifacts import CapturedModel, Rows, Transformed
-from octobert.pipeline.stages.capture import COMPARED, SHORT, parity_batches
+from octobert.pipeline.stages.capture import COMPARED, parity_batches
 from octobert.pipeline.task import TaskSpec
 from octobert.quantization import observer
 from octobert.quantization.transforms import PLUGINS, Record, TransformField
@@ -60,8 +60,12 @@ def run(
     ]
     rows = [row for row, held in zip(rows, held_out(len(rows)), strict=True) if not held]
     family = capture.family
-    feeds = [feeds_of([row], tokenizer.pad_id) for row in encoded.flat[:COMPARED]]
-    batches = parity_batches(tokenizer)[:SHORT] if task.reads_texts else feeds
+    batches = [feeds_of([row], tokenizer.pad_id) for row in encoded.flat[:COMPARED]]
+    if task.reads_texts:
+        # Transforms do not depend on the length, and the longest batch takes most of the time.
+        *batches, _ = sorted(
+            parity_batches(tokenizer, task.head), key=lambda feeds: feeds["input_ids"].shape[1]
+        )
     model = ir.load(source)
     batches = [parity.only(batch, model) for batch in batches]
     compare = functools.partial(
@@ -84,8 +88,7 @@ def run(
             alone = f"{', '.join(integer_targets)} computes in integers alone"
             why = f"{transform.needs_float}, and {alone}"
         else:
-            known = samples.keys()
-            if missing := set(transform.values(model.graph, family)) - known:
+            if not samples.keys() >= {*transform.values(model.graph, family)}:
                 # One pass for all that follow, where what they need is there before the others have changed the graph.
                 follow = transforms[len(applied) :]
                 wanted = {value for each in follow for value in each.values(model.graph, family)}
@@ -93,7 +96,7 @@ def run(
                     model,
                     rows,
                     tokenizer.pad_id,
-                    sorted(missing | wanted - known),
+                    sorted(wanted - samples.keys()),
                     tokens=SAMPLED_TOKENS,
                     seed=seed,
                     on_rows=lambda done: context.progress("sampling", done, len(rows)),

@@ -47,7 +47,7 @@ class WeightRounding(Correction):
         order, spread, energy = _spread(
             moments, self.damping, whole_energy=layer.float_bias is None
         )
-        compensated = weight[order]
+        compensated, back = weight[order], np.argsort(order)
         if layer.float_bias is None:
             missed = (moments.mean - mean) @ weight
             towards = spread.T @ (spread @ mean[order]) / energy
@@ -55,13 +55,13 @@ class WeightRounding(Correction):
         scale = (
             layer.scale
             if layer.scale is not None
-            else qdq.weight_scale(compensated[np.argsort(order)], layer.quantizer)
+            else qdq.weight_scale(compensated[back], layer.quantizer)
         )
         steps = np.broadcast_to(qdq.spread(scale, weight.shape, layer.quantizer.axis), weight.shape)
         limits = qdq.number_limits(compensated, layer.quantizer, scale)
         paired = layer.quantizer.limits_pairs and qdq.has_pairs(weight)
-        partners = np.argsort(order)[order ^ 1] if paired else None
-        rounded = _rounded(compensated, spread, steps[order], limits, partners)[np.argsort(order)]
+        partners = back[order ^ 1] if paired else None
+        rounded = _rounded(compensated, spread, steps[order], limits, partners)[back]
         if layer.float_bias is None:
             return replace(layer, weight=rounded, scale=scale)
         bias = layer.float_bias + moments.mean @ weight - mean @ rounded

@@ -14,6 +14,7 @@ Sources: Xiao et al. 2023, arXiv:2211.10438; Wei et al. 2023, arXiv:2304.09145 (
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, ClassVar, Literal
@@ -123,30 +124,28 @@ class SmoothQuant(Transform):
         groups, left = smoothing.find(model.graph, family)
         groups = self._enabled(groups)
         records, chosen = list[Record](), []
-        # No scale changes what another is chosen from.
-        with ThreadPoolExecutor(environment.cores()) as pool:
+        # No scale changes what another is chosen from. Threads begin with NumPy's own treatment of what overflows.
+        ignored = functools.partial(np.seterr, **np.geterr())
+        with ThreadPoolExecutor(environment.cores(), initializer=ignored) as pool:
             for choice in pool.map(lambda group: self._chosen(model, group, samples), groups):
                 chosen.append(choice)
                 progress(len(chosen), len(groups))
         for group, (scales, shifts, error) in zip(groups, chosen, strict=True):
-            sample = _joined([samples[name] for name in group.values])
             smoothing.scale_(model, group, scales, shifts)
-            shifted = sample if shifts is None else _shifted(sample, shifts)
+            before = _joined([samples[name] for name in group.values])
             for place in group.places:
-                own = samples[place.value]
-                samples[place.value] = (own if shifts is None else _shifted(own, shifts)).times(
-                    1 / scales
-                )
+                samples[place.value] = _shifted(samples[place.value], shifts).times(1 / scales)
                 if group.kind == "scores":
                     key = place.readers[0]
                     samples[key] = samples[key].times(scales)
+            after = _joined([samples[name] for name in group.values])
             records.append(
                 {
                     "kind": group.kind,
                     "module": group.source,
                     "alpha": 0.5 if group.kind == "scores" else self.alpha,
                     "error": error,
-                    "channels": np.stack([sample.largest, shifted.largest / scales]),
+                    "channels": np.stack([before.largest, after.largest]),
                 }
             )
         records += [
@@ -173,7 +172,7 @@ class SmoothQuant(Transform):
         if self.alpha == LEARNED:
             if smoothing.can_shift(model.graph, group):
                 shifts = ((sample.low.astype(np.float64) + sample.high) / 2).astype(np.float32)
-                sample = _shifted(sample, shifts)
+            sample = _shifted(sample, shifts)
             scales = _learned(sample, weight)
         else:
             scales = balanced(sample.largest, weight, float(self.alpha))
@@ -182,6 +181,8 @@ class SmoothQuant(Transform):
 
 def _joined(samples: Sequence[Sample]) -> Sample:
     """Return the sample of several values that get the same scales."""
+    if len(samples) == 1:
+        return samples[0]
     return Sample(
         np.min([sample.low for sample in samples], axis=0),
         np.max([sample.high for sample in samples], axis=0),
@@ -189,7 +190,9 @@ def _joined(samples: Sequence[Sample]) -> Sample:
     )
 
 
-def _shifted(sample: Sample, shifts: np.ndarray) -> Sample:
+def _shifted(sample: Sample, shifts: np.ndarray | None) -> Sample:
+    if shifts is None:
+        return sample
     return Sample(sample.low - shifts, sample.high - shifts, sample.rows - shifts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import platform
 import queue
 import warnings
@@ -38,6 +39,7 @@ from octobert.core.session import (
     Session,
     SessionEntries,
     SessionOptions,
+    length_of,
     most_threads,
 )
 from octobert.targets.runtimes import Runtime
@@ -56,8 +58,6 @@ RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {
     "session.intra_op.allow_spinning": (True, False),
     _IO_BINDING: (False, True),
 }
-# Of a number of tokens that a file of unknown origin states.
-_DIGITS = 7
 # Where inputs are bound for providers with memory of their own.
 _DEVICES = {
     "CUDAExecutionProvider": "cuda",
@@ -318,8 +318,7 @@ class OrtSession:
             if len(o.shape) > 1 and isinstance(o.shape[1], str)
         }
         self.precision = "f32"
-        short = stated.get(SHORT_METADATA, "")
-        self._short = int(short) if short.isdecimal() and len(short) < _DIGITS else None
+        self._short = None if every else length_of(stated.get(SHORT_METADATA, ""))
         self._attention = budget.AttentionMemory(
             options.heads if provider == CPU and not every else 0, short=self._short
         )
@@ -361,8 +360,22 @@ class OrtSession:
         for rows, length in ((is_long, None), (~is_long, short)):
             part = {name: array[rows, :length] for name, array in feeds.items()}
             for name, array in (self.run(part) if rows.any() else {}).items():
-                empty = np.zeros((len(rows), *array.shape[1:]), array.dtype)
-                outputs.setdefault(name, empty)[rows, : array.shape[1]] = array
+                count = np.count_nonzero(rows)
+                # What a file of unknown origin answers need not have a row for each text.
+                if array.ndim < 2 or len(array) != count:
+                    raise TargetError(
+                        "the model does not answer each text",
+                        where=str(self._path),
+                        got=f'"{name}" {list(array.shape)} for {count} texts',
+                        expected=f"[{count}, …]",
+                        fix="export it with a batch axis in all outputs",
+                    )
+                if name not in outputs:
+                    whole = (len(rows), *array.shape[1:])
+                    needed = math.prod(whole) * array.itemsize
+                    budget.check_size(TargetError, "the outputs", needed, where=self._path)
+                    outputs[name] = np.zeros(whole, array.dtype)
+                outputs[name][rows, : array.shape[1]] = array
         return outputs
 
     def _run(self, inputs: Feeds) -> list[np.ndarray]:
