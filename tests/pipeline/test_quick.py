@@ -41,7 +41,7 @@ def test_quick_shortens_throughput_and_timing_by_seconds() -> None:
         ({"seconds": 2}, 2),
         ({}, None),
     ):
-        assert quick_recipe(parse({**plain, "benchmark": given}), []).benchmark.seconds == seconds
+        assert quick_recipe(parse({**plain, "benchmark": given})).benchmark.seconds == seconds
 
 
 def test_every_float_form_on_the_runtimes_of_the_targets_stays(finished) -> None:

@@ -135,7 +135,8 @@ class Recipe(FrozenModel):
         log_level: How much octobert and the runtimes write to their logs, on stderr.
         cache: Folder where results of stages are stored instead of in the output directory, so that runs with other output
             directories reuse them. One run at a time uses it. Not in a recipe file.
-        baselines: Names of float baselines, such as `ort-f32`. Default: the float model of every runtime on the CPU.
+        baselines: Names of float baselines, such as `ort-f32`, that are timed and scored. Default: the float model of every
+            runtime on the CPU. Of those in float32, which compute the same, only that of ONNX Runtime is scored then.
         benchmark: What is timed.
         seed: Seed of every random choice.
     """

@@ -443,7 +443,9 @@ def check_models(models: Sequence[Figures]) -> None:
             if not any(each.model == name and getattr(each, field) for each in models):
                 raise ValueError(f'figures name the model "{name[:60]}", which has no {field}')
     for figures in timed:
-        if (judged and not figures.scores) or any(
+        # A float model that computes what another one computes has no scores of its own.
+        unscored = judged and not figures.scores and (figures.against_float or figures.speedups)
+        if unscored or any(
             [one.shape for one in getattr(figures, field) if one.samples_ms]
             != [one.shape for one in getattr(timed[0], field)]
             for field in ("times", "throughputs")

@@ -395,6 +395,12 @@ class Report(Tabular):
         """The comparisons of all models with their float baselines."""
         return [each.against_float for each in self.models if each.against_float is not None]
 
+    @property
+    def reference(self) -> str:
+        """The float model that others are compared with; empty where nothing was scored."""
+        models = (each.model for each in self.models if each.scores and not each.against_float)
+        return next(models, "")
+
     def to_rows(self) -> list[Row]:
         """One row per measured model: scores, difference from float, size, and median time of each shape."""
         metrics = dict.fromkeys(score.metric for each in self.models for score in each.scores)

@@ -60,6 +60,11 @@ class FloatBaseline(FrozenModel, ABC):
         """True if it is the float model of a runtime on the CPU."""
 
     @property
+    def is_plain(self) -> bool:
+        """True if it computes in float32 on the CPU, as `REFERENCE` does. Capture has compared that one with PyTorch."""
+        return self.is_on_cpu and self.precision == "f32" and self != REFERENCE
+
+    @property
     @abstractmethod
     def packages(self) -> tuple[str, ...]:
         """The Python packages that run it."""

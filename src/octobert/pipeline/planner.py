@@ -212,7 +212,7 @@ def _measure(
             models.exported.get(name),
             models.planned[name] if name in elsewhere else None,
         )
-        for name in (*run.candidates, *elsewhere)
+        for name in (*run.answering, *elsewhere)
     }
     simulated = {
         each.name: steps.add(

@@ -55,7 +55,7 @@ def resolve(recipe: Recipe, *, tune: bool | None = None) -> Run:
     """
     named = [targets.load(name) for name in recipe.targets]
     here = [target for target in named if target.probe().available]
-    asked, recipe = recipe, quick_recipe(recipe, [target.name for target in here])
+    recipe = quick_recipe(recipe)
     options = tasks.PLUGINS.make(recipe.task)
     model = _model(recipe, options)
     trains = recipe.finetune is not None or (recipe.qat is not None and recipe.qat.trained is None)
@@ -78,7 +78,7 @@ def resolve(recipe: Recipe, *, tune: bool | None = None) -> Run:
         # Rows run alone, and nothing but rows fits.
         timed = timed.replaced(batch=(1,), sequence=("data",))
     measures = metric_specs(recipe.metric, recipe.postprocess, task)
-    missing = _missing(recipe, asked, task, model, here)
+    missing = _missing(recipe, task, model, here)
     missing |= {target.name: target.probe().missing for target in named}
     run = Run(
         recipe=recipe,
@@ -101,22 +101,20 @@ def resolve(recipe: Recipe, *, tune: bool | None = None) -> Run:
 
 
 def _missing(
-    recipe: Recipe, asked: Recipe, task: Task, model: ModelSource, here: Sequence[Target]
+    recipe: Recipe, task: Task, model: ModelSource, here: Sequence[Target]
 ) -> dict[str, str | None]:
     """Return the float baselines of a run → why they are not measured, or None.
 
     Args:
-        asked: the recipe without what `quick: true` leaves out.
         here: targets that can run on this machine.
     """
-    measured = [target.name for target in here]
+    measured, asked = [target.name for target in here], recipe.baselines
     # Runtimes that nobody asks for may not take what else a graph computes.
-    some, every = (
-        candidates.baselines_of(
-            measured, each.baselines if task.reads_texts else each.baselines or ()
-        )
-        for each in (recipe, asked)
-    )
+    every = candidates.baselines_of(measured, asked if task.reads_texts else asked or ())
+    some = every
+    if recipe.quick and asked is None:
+        forms = {form for target in measured for form in candidates.float_forms(target)}
+        some = candidates.baselines_of(measured, tuple(forms))
     found = {each.name: each.why_not(is_checkpoint=model.is_checkpoint) for each in some}
     left_out = sorted({each.name for each in every} - set(found))
     return found | dict.fromkeys(left_out, "left out by quick: true")
@@ -216,21 +214,14 @@ def _model_metadata(
     return new.replaced(labels=labels)
 
 
-def quick_recipe(recipe: Recipe, measured: list[str]) -> Recipe:
-    """A recipe with the settings that `quick: true` stands for; without it, the recipe itself.
-
-    Args:
-        recipe: of the run.
-        measured: its targets that can run here.
-    """
+def quick_recipe(recipe: Recipe) -> Recipe:
+    """A recipe with the settings that `quick: true` stands for; without it, the recipe itself."""
     if not recipe.quick:
         return recipe
     evaluated = recipe.data.evaluate
     rows = evaluated.replaced(samples=min(evaluated.samples or QUICK_ROWS, QUICK_ROWS))
-    forms = dict.fromkeys(form for target in measured for form in candidates.float_forms(target))
     return recipe.replaced(
         data=recipe.data.replaced(evaluate=rows),
-        baselines=tuple(forms) if recipe.baselines is None else recipe.baselines,
         benchmark=quick_benchmark(recipe.benchmark),
     )
 

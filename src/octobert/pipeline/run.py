@@ -127,6 +127,15 @@ class Run:
         return self.method.observed_kinds([each.target.capabilities for each in self.targets])
 
     @property
+    def answering(self) -> tuple[str, ...]:
+        """Return the candidates whose answers are scored: all but float models that compute what the reference computes."""
+        asked = self.recipe.baselines or ()
+        if not self.reads_texts or candidates.REFERENCE.name not in self.candidates:
+            return self.candidates
+        same = {name for name, each in candidates.float_baselines().items() if each.is_plain}
+        return tuple(name for name in self.candidates if name not in same or name in asked)
+
+    @property
     def scored(self) -> ScoredTask:
         """Return the task with the recipe's metrics."""
         return ScoredTask(**dict(self.spec), measures=self.measures)

@@ -191,6 +191,33 @@ def _unknown(why: str) -> Sensitivity:
     return Sensitivity(rows=0, together=0.0, values=(), unknown=why)
 
 
+def of_part(plan: QuantPlan, other: QuantPlan, known: Sensitivity) -> Sensitivity | None:
+    """Return the sensitivity of a plan whose values another plan of the same graph quantizes for the same readers.
+
+    What a value costs does not depend on the others.
+
+    Args:
+        known: of the other plan.
+
+    Returns:
+        None where the plan has a value that the other one does not quantize, or quantizes otherwise.
+    """
+    readers = _readers(plan)
+    if not known.values or not readers.items() <= _readers(other).items():
+        return None
+    values = tuple(value for value in known.values if value.value in readers)
+    together = sum(value.output_error for value in values)
+    return Sensitivity(rows=known.rows, together=float(f"{together:.3g}"), values=values)
+
+
+def _readers(plan: QuantPlan) -> dict[str, frozenset[tuple[str, int, Quantizer]]]:
+    """The quantized readers of each value of a plan."""
+    found: dict[str, set[tuple[str, int, Quantizer]]] = {}
+    for site, quantizer in plan.quantized:
+        found.setdefault(site.value, set()).add((site.node, site.input, quantizer))
+    return {value: frozenset(readers) for value, readers in found.items()}
+
+
 def in_float(plan: QuantPlan, expected: Sensitivity) -> tuple[QuantPlan, Sensitivity]:
     """Return a plan whose worst units stay in float (`ALONE`, `TIMES`), and the sensitivity that names them."""
     units = search.units_of(plan)

@@ -43,7 +43,8 @@ def quality_tables(report: Report) -> list[ReportTable]:
         return []
     found = [quality_table(report)]
     if summary.main_metrics(report) != summary.metrics(report):
-        found.append(score_table({name: figures.scores for name, figures in models.items()}))
+        scores = {name: figures.scores for name, figures in models.items() if figures.scores}
+        found.append(score_table(scores))
     compared = {figures.model: figures.against_float for figures in report.models}
     if any(pair is not None and pair.outputs for pair in compared.values()):
         found.append(outputs_table(compared))
@@ -92,15 +93,14 @@ def quality_table(report: Report) -> ReportTable:
     table.add_numbers({name: 7 if index else 0 for index, name in enumerate(metrics)})
     table.add_numbers({"agreement": 4, "output error": 8, "file MB": 0, "peak MB": 6, "load ms": 9})
     for name, figures in _judged(report).items():
-        scores, comparison = (
-            {score.metric: score for score in figures.scores},
-            figures.against_float,
-        )
+        comparison = figures.against_float
+        scores = {score.metric: score for score in figures.scores}
+        like = "" if scores else f"as {report.reference}"
         footprint, is_quantized = figures.footprint, figures.speedups or figures.footprint is None
         table.add_row(
             name,
             summary.precision(report, figures),
-            *(_score(scores.get(metric)) for metric in metrics),
+            *(like or _score(scores.get(metric)) for metric in metrics),
             f"{comparison.fidelity:.4f}" if comparison else "",
             f"{comparison.output_error:.4f}" if comparison else "",
             f"{footprint.size_bytes / 1e6:.1f}" if footprint else "",

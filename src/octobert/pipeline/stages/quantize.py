@@ -60,7 +60,7 @@ def run(
 
     Args:
         float_graph: the graph to quantize.
-        before: the same of another target: weights that it has corrected for the same quantizers are taken.
+        before: the same of another target: its estimate and its corrected weights are taken where its quantizers are the same.
         sensitivity: estimate the output error of each value.
         repair: change a plan that breaks a rule of its target; otherwise it is an error.
         supplement: what float16 has to hold is measured on other texts than the calibration rows, too.
@@ -78,7 +78,9 @@ def run(
     if estimated or corrections:
         tokenizer, rows = capture.calibration(data, task)
     if estimated:
-        expected = _expected(context, model.clone(), plan, tokenizer, rows, changes, seed)
+        known = before.sensitivity if before else None
+        same = estimating.of_part(plan, before.plan, known) if before and known else None
+        expected = same or _expected(context, model.clone(), plan, tokenizer, rows, changes, seed)
         if not changes and not capabilities.integer_only:
             plan, expected = estimating.in_float(plan, expected)
         context.write(artifacts.SENSITIVITY, expected)

@@ -42,8 +42,8 @@ _LARGEST = 20.0
 # Steps of activations that the variance of rounding errors is sampled at, and how far apart the smallest and largest are from
 # the step of the whole range: channels are scaled by no more.
 _STEPS, _FINEST, _COARSEST = 28, 1 / 64, 4.0
-# Output channels whose weights are looked at.
-_COLUMNS = 256
+# Output channels whose weights are looked at; half of them where there are more than `_WIDE` input channels.
+_COLUMNS, _WIDE = 256, 2048
 # Exponent of the mean that stands for a maximum, which has no gradient.
 _SQUARINGS = 4
 
@@ -326,8 +326,9 @@ class _Noise:
 
 def some_columns(weight: np.ndarray) -> np.ndarray:
     """Return a weight [C, out] with as many of its output channels as tell a mean over all."""
-    count = weight.shape[1]
-    return weight[:, np.linspace(0, count - 1, min(count, _COLUMNS)).astype(int)]
+    channels, count = weight.shape
+    most = _COLUMNS // 2 if channels > _WIDE else _COLUMNS
+    return weight[:, np.linspace(0, count - 1, min(count, most)).astype(int)]
 
 
 def product_error(sample: Sample, weight: np.ndarray, scales: np.ndarray) -> float:

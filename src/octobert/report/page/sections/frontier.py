@@ -244,11 +244,12 @@ def _of_models(report: Report, folder: str) -> list[Point]:
         ]
         details.append(f"{precision}; {footprint.size_bytes / 1e6:.3g} MB")
         floating = not precision.startswith("int")
+        is_reference = figures.model in references or (floating and not figures.scores)
         point = Point(
             figures.model,
             "float" if floating else "8-bit",
             tuple(_finite(quantile(times)) if times else None for times in samples),
-            _finite(_quality(report, words, comparison, is_reference=figures.model in references)),
+            _finite(_quality(report, words, comparison, is_reference=is_reference)),
             tuple(details),
             commands.of_candidate(report, folder, figures.model),
             floating,
