@@ -1,6 +1,6 @@
 """How time and memory of a cold run grow with the number of parameters, with rows, and with their length.
 
-    python benchmarks/growth.py OUT [--sizes 22 110 335 560] [--rows 64 256 1024] [--words 8 32 128] [--target openvino-cpu]
+    python benchmarks/growth.py OUT [--sizes 22 110 335 560] [--rows 64 1024] [--words 8 128] [--target openvino-cpu]
     python benchmarks/growth.py OUT --draw FILE.svg
 
 Models have the shapes of BERT (22 million parameters: MiniLM-L6, 110: base, 335: large) and of XLM-R large (560), with random
@@ -55,7 +55,8 @@ def make(folder: Path, size: int) -> None:
         bos_token_id=2,
         eos_token_id=3,
     )
-    model: Any = transformers.AutoModel.from_config(config, add_pooling_layer=False)
+    auto: Any = transformers.AutoModel
+    model = auto.from_config(config, add_pooling_layer=False)
     model.save_pretrained(folder)
     names = [*SPECIAL, *(f"w{i}" for i in range(vocabulary - len(SPECIAL)))]
     tokenizer = Tokenizer(models.WordLevel({n: i for i, n in enumerate(names)}, unk_token="<unk>"))

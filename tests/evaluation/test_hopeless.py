@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from octobert.evaluation import latency
+from octobert.evaluation.interleaving import unless_hopeless
 
 
 def test_a_model_is_hopeless_when_six_rounds_say_so(monkeypatch) -> None:
@@ -38,6 +39,6 @@ def test_a_model_is_hopeless_when_six_rounds_say_so(monkeypatch) -> None:
     monkeypatch.setattr(latency, "working", Working)
     ones = np.ones((1, 4), np.int64)
     load = latency.Workload(1, "data", ({"input_ids": ones, "attention_mask": ones},))
-    measured = latency.measure([], [load], repeats=12, threads=1, hopeless=4.0)
+    measured = latency.measure([], [load], repeats=12, threads=1, stays=unless_hopeless(4.0))
     rounds = {each.candidate: len(each.samples_ms) for each in measured.latencies}
     assert rounds == {"fast": 12, "disturbed": 12, "uneven": 12, "hopeless": 6}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 
+from octobert.core.estimate import quantile
 from octobert.evaluation import interleaving
-from octobert.evaluation.interleaving import interleave
+from octobert.evaluation.interleaving import interleave, unless_hopeless, until_narrow
 
 
 class Turns:
@@ -24,7 +27,7 @@ class Turns:
         self._now += ms / 1000
         return ms
 
-    def take(self, rounds: int, **options: float | bool) -> list[list[float]]:
+    def take(self, rounds: int, **options: Any) -> list[list[float]]:
         on_round = lambda done, of: self.progress.append((done, of))  # noqa: E731
         return interleave(list(self._ms), self, rounds, on_round=on_round, **options)
 
@@ -61,7 +64,7 @@ def test_who_is_hopeless_in_each_of_six_rounds_takes_no_more_turns(monkeypatch, 
         # As slow as others in the end; the fastest is one candidate, by its median.
         uneven=[0.1, 3, 3, 3, 3, 3],
     )
-    taken = turns.take(9, hopeless=4, shuffled=shuffled)
+    taken = turns.take(9, stays=unless_hopeless(4), shuffled=shuffled)
     assert [len(samples) for samples in taken] == [9, 6, 9, 9]
     assert [("hopeless" in order) for order in turns.rounds[:9]] == [True] * 6 + [False] * 3
     assert [len(samples) for samples in turns.take(9)] == [9] * 4
@@ -80,3 +83,50 @@ def test_rounds_are_fitted_to_the_time_limit(monkeypatch, seconds: float, rounds
 def test_fewer_rounds_than_five_are_taken_where_fewer_are_asked_for(monkeypatch) -> None:
     turns = Turns(monkeypatch, a=[1])
     assert turns.take(4, seconds=0) == [[1] * 4]
+
+
+def test_a_candidate_ends_when_all_its_ratios_are_known(monkeypatch) -> None:
+    """Nobody waits for the one that is in no pair, and a pair that stays uncertain keeps both of its candidates."""
+    wide = [1.0, 3.0] * 10
+    turns = Turns(monkeypatch, ours=[1], float_=[2], noisy=wide, rival=[2], alone=[1])
+    taken = turns.take(20, stays=until_narrow([(0, 1), (2, 3)], 0.05))
+    assert [len(samples) for samples in taken] == [8, 8, 20, 20, 8]
+    # A candidate of two pairs goes on for the other one.
+    turns = Turns(monkeypatch, ours=[1], float_=[2], noisy=wide)
+    taken = turns.take(20, stays=until_narrow([(0, 1), (0, 2)], 0.05))
+    assert [len(samples) for samples in taken] == [20, 8, 20]
+
+
+def test_rounds_end_with_the_last_candidate(monkeypatch) -> None:
+    turns = Turns(monkeypatch, ours=[1], float_=[2])
+    assert turns.take(99, stays=until_narrow([(0, 1)], 0.05)) == [[1] * 8, [2] * 8]
+    assert turns.progress[-1][0] == 8
+
+
+@pytest.mark.parametrize("noise", ["normal", "skewed", "two modes"])
+@pytest.mark.parametrize("spread", [0.02, 0.05, 0.1])
+def test_intervals_of_a_measurement_that_ends_early_are_right(noise: str, spread: float) -> None:
+    """Of simulated ratios whose median is 1, at least 94 % of the intervals have it (binomial error of 1,000: 0.7)."""
+    generator = np.random.default_rng(7)
+    draws = {
+        "normal": lambda n: generator.standard_normal(n),
+        "skewed": lambda n: generator.exponential(1, n),
+        "two modes": lambda n: (
+            2 * (generator.random(n) < 0.45) + 0.3 * generator.standard_normal(n)
+        ),
+    }
+    median = np.median(draws[noise](1_000_000))
+    inside, rounds = 0, 0
+    for _ in range(1000):
+        theirs = np.exp(spread * (draws[noise](50) - median))
+        ours, float_ = interleave(
+            ([1.0] * 50, theirs),
+            lambda times, number: times[number],
+            50,
+            stays=until_narrow([(0, 1)], 0.05),
+        )
+        ratio = quantile((np.array(float_) / ours).tolist())
+        inside += ratio.low <= 1 <= ratio.high
+        rounds += len(ours)
+    assert inside >= 940
+    assert rounds < 50_000 or spread == 0.1

@@ -345,6 +345,7 @@ def benchmark(
         "batch": numbers_of(batch, "batch"),
         "goal": goal_named(goal),
         "repeats": repeats,
+        "within": 0,
         "seconds": seconds,
         "streams": streams,
         "requests": requests,

@@ -18,6 +18,8 @@ class Benchmark(FrozenModel):
         sequence: Sequence lengths in tokens. `data` stands for the lengths of the evaluation rows.
         goal: `latency` times one inference after another. `throughput` also measures inferences at the same time.
         repeats: Timed runs of each model at each shape, one after another.
+        within: Timing at a shape ends before `repeats` where every speedup is known to this share of it: 0.05 is five percent.
+            It is 0, so that all repeats are timed, where the recipe limits times or searches.
         seconds: Time for each model at each shape. With `latency`, runs one after another, timed and untimed, instead of
             `repeats`. With `throughput`, inferences at the same time; 20 by default.
         streams: Inferences that run at the same time, for `throughput`. `auto`: as many as OpenVINO recommends for the device;
@@ -34,6 +36,7 @@ class Benchmark(FrozenModel):
     sequence: tuple[Count | Literal["data"], ...] = Field(default=("data", 128), min_length=1)
     goal: Goal = "latency"
     repeats: Count = Field(default=30, ge=3)
+    within: float = Field(default=0.05, ge=0, lt=1)
     seconds: float | None = Field(default=None, gt=0)
     streams: Count | Literal["auto"] = "auto"
     requests: Count | Literal["auto"] = "auto"

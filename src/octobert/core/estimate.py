@@ -47,13 +47,16 @@ class Estimate(FrozenModel):
         return Estimate(value=value, low=value, high=value)
 
 
-def quantile(samples: Sequence[float], share: float = 0.5) -> Estimate:
+def quantile(samples: Sequence[float], share: float = 0.5, *, reach: float = 1.96) -> Estimate:
     """The median of samples, or another quantile, with its 95 % confidence interval.
 
     The interval reaches from one order statistic to another, by how many samples are below the quantile: a binomial
     distribution, here by its normal approximation with correction for continuity (Conover, Practical Nonparametric Statistics,
     3.2). It assumes nothing of the distribution of the samples. Too few samples, fewer than six for the median, give less than
     95 %: from the smallest to the largest.
+
+    Args:
+        reach: of the interval, in standard deviations of a normal distribution; 1.96 is 95 %.
 
     Example:
         >>> quantile([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])
@@ -63,8 +66,9 @@ def quantile(samples: Sequence[float], share: float = 0.5) -> Estimate:
     import numpy as np
 
     ordered, last = sorted(samples), len(samples) - 1
-    middle, reach = share * len(samples), 1.96 * math.sqrt(len(samples) * share * (1 - share)) + 0.5
-    below, above = max(math.floor(middle - reach), 0), min(math.ceil(middle + reach) - 1, last)
+    middle = share * len(samples)
+    ranks = reach * math.sqrt(len(samples) * share * (1 - share)) + 0.5
+    below, above = max(math.floor(middle - ranks), 0), min(math.ceil(middle + ranks) - 1, last)
     value = float(np.quantile(ordered, share))
     return Estimate(value=value, low=ordered[min(below, last)], high=ordered[max(above, 0)])
 

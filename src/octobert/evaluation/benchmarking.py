@@ -8,6 +8,7 @@ round.
 from __future__ import annotations
 
 import datetime
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -32,7 +33,7 @@ from octobert.core.measurements import (
 from octobert.data.encoded import size_of
 from octobert.evaluation import latency
 from octobert.evaluation.candidates import Candidate
-from octobert.evaluation.interleaving import interleave
+from octobert.evaluation.interleaving import Stays, interleave, until_narrow
 from octobert.evaluation.latency import CpuTimes, Workload
 from octobert.evaluation.worker import OnProgress, Saturated, Worker, working
 
@@ -114,7 +115,7 @@ def benchmark(
     rivals: Mapping[str, Sequence[str]],
     *,
     seconds_per_shape: float = latency.SECONDS_PER_SHAPE,
-    hopeless: float = math.inf,
+    stays: Stays[float] | None = None,
     on_progress: OnProgress = lambda *_: None,
 ) -> BenchmarkResult:
     """Time candidates.
@@ -124,7 +125,7 @@ def benchmark(
         workloads: what each of them runs.
         settings: of the benchmark; the shapes are those of `workloads`.
         rivals: quantized model → the float models that it is compared with.
-        seconds_per_shape, hopeless: of latencies, as of `latency.measure`; `settings.seconds` comes first.
+        seconds_per_shape, stays: of latencies, as of `latency.measure`; `settings.seconds` and `settings.within` come first.
         on_progress: called with what is timed, the rounds done, and all rounds.
 
     Raises:
@@ -133,6 +134,10 @@ def benchmark(
     asynchronous, repeats = settings.goal == "throughput", settings.repeats
     if settings.seconds is not None and not asynchronous:
         repeats, seconds_per_shape = _MANY, settings.seconds * len(candidates)
+    elif settings.within:
+        stays = until_narrow(
+            _compared([each.title for each in candidates], rivals), settings.within
+        )
     timed = latency.measure(
         candidates,
         workloads,
@@ -141,7 +146,7 @@ def benchmark(
         warmup=settings.warmup,
         pause_ms=settings.pause_ms,
         seconds_per_shape=seconds_per_shape,
-        hopeless=hopeless,
+        stays=stays,
         on_progress=on_progress,
     )
     load, measured = timed.load, tuple[Throughput, ...]()
@@ -165,6 +170,13 @@ def benchmark(
         date=environment.today(),
         settings=settings,
     )
+
+
+def _compared(titles: Sequence[str], rivals: Mapping[str, Sequence[str]]) -> list[tuple[int, int]]:
+    """The places of models that are compared: quantized ones with their float models and with each other."""
+    pairs = [(name, rival) for name, others in rivals.items() for rival in others]
+    pairs += itertools.combinations(rivals, 2)
+    return [(titles.index(one), titles.index(other)) for one, other in pairs]
 
 
 def measure_throughput(

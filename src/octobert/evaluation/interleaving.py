@@ -7,18 +7,26 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
 
+from octobert.core.estimate import quantile
+
 Taker = TypeVar("Taker")
 Sample = TypeVar("Sample")
+# Who goes on: called with the samples so far and the candidates that take turns, after each round.
+Stays = Callable[[list[list[Sample]], list[int]], Iterable[int]]
 # Rounds before the number of rounds is fitted to a time limit, and the smallest number for a useful median.
 _FIRST_ROUNDS = 3
 _MIN_ROUNDS = 5
 # Rounds that show that a candidate is hopelessly slow: fewer give no interval of 95 % for a median of ratios.
 _TELLING_ROUNDS = 6
+# Rounds after which intervals are looked at, each a quarter more than the one before. An interval that is narrow by chance ends
+# a measurement, which costs confidence: one of 97.5 % has to be narrow for one of 95 % to be told (docs/evidence/verdicts.md).
+_LOOKS = frozenset(math.ceil(8 * 1.25**look) for look in range(40))
+_STRICT = 2.24
 
 
 def interleave(
@@ -28,7 +36,7 @@ def interleave(
     *,
     shuffled: bool = False,
     seconds: float = math.inf,
-    hopeless: float = math.inf,
+    stays: Stays[Sample] | None = None,
     on_round: Callable[[int, int], None] = lambda *_: None,
 ) -> list[list[Sample]]:
     """Let each candidate take one turn per round.
@@ -40,8 +48,7 @@ def interleave(
         shuffled: a random order in each round, for many rounds: no candidate always follows the same one. Otherwise the order
             is turned round (A B, B A, …): also in a few rounds, a machine that becomes slower or faster hits all alike.
         seconds: time limit. If `rounds` would take longer, judged by the first three, fewer, but at least five.
-        hopeless: a candidate whose samples, which are times then, are above this factor of the fastest one's in each of the
-            first six rounds takes no more turns.
+        stays: says which candidates take more turns; None for all. The rounds end with the last of them.
         on_round: called after each round with the rounds done and all rounds.
 
     Returns:
@@ -54,18 +61,53 @@ def interleave(
     generator, started = np.random.default_rng(0), time.perf_counter()
     samples: list[list[Sample]] = [[] for _ in candidates]
     running, done = list(range(len(candidates))), 0
-    while done < rounds:
+    while running and done < rounds:
         turned = running[::-1] if done % 2 else running
         for index in generator.permutation(running) if shuffled else turned:
             samples[index].append(work(candidates[index], done))
         done += 1
-        if done == _TELLING_ROUNDS and hopeless < math.inf:
-            times = np.array(samples)
-            # One candidate: the fastest of each round would be the one that other programs disturbed least.
-            fastest = times[np.median(times, axis=1).argmin()]
-            running = np.flatnonzero((times <= hopeless * fastest).any(axis=1)).tolist()
+        if stays is not None:
+            running = list(stays(samples, running))
         if done == _FIRST_ROUNDS:
             per_round = (time.perf_counter() - started) / done
             rounds = int(min(rounds, max(_MIN_ROUNDS, seconds / per_round)))
         on_round(done, rounds)
     return samples
+
+
+def unless_hopeless(factor: float) -> Stays[float]:
+    """Return who goes on: not who takes more than this factor of the fastest one's time in each of the first six rounds."""
+
+    def stays(samples: list[list[float]], running: list[int]) -> list[int]:
+        if len(samples[running[0]]) != _TELLING_ROUNDS:
+            return running
+        times = np.array([samples[index] for index in running])
+        # One candidate: the fastest of each round would be the one that other programs disturbed least.
+        fastest = times[np.median(times, axis=1).argmin()]
+        slow = (times > factor * fastest).all(axis=1)
+        return [index for index, is_slow in zip(running, slow, strict=True) if not is_slow]
+
+    return stays
+
+
+def until_narrow(pairs: Collection[tuple[int, int]], within: float) -> Stays[float]:
+    """Return who goes on: not who is in no pair any more whose ratio of times is unknown.
+
+    Args:
+        pairs: of candidates that are compared. One without a pair ends at the first look, after eight rounds.
+        within: a ratio is known when its interval reaches no further than this share of it.
+    """
+
+    def stays(samples: list[list[float]], running: list[int]) -> list[int]:
+        if len(samples[running[0]]) not in _LOOKS:
+            return running
+        unknown = (pair for pair in pairs if {*pair} <= {*running} and not is_known(samples, pair))
+        needed = {index for pair in unknown for index in pair}
+        return [index for index in running if index in needed]
+
+    def is_known(samples: list[list[float]], pair: tuple[int, int]) -> bool:
+        ours, theirs = (np.array(samples[index]) for index in pair)
+        ratio = quantile((theirs / ours).tolist(), reach=_STRICT)
+        return max(ratio.high - ratio.value, ratio.value - ratio.low) <= within * ratio.value
+
+    return stays

@@ -25,7 +25,7 @@ from octobert.core.measurements import Footprint, Latency, Load, Speedup, Throug
 from octobert.core.session import Feeds
 from octobert.data.encoded import Encoded, feeds_of, size_of
 from octobert.evaluation.candidates import Candidate, candidate_of, float_of
-from octobert.evaluation.interleaving import interleave
+from octobert.evaluation.interleaving import Stays, interleave
 from octobert.evaluation.worker import OnProgress, working
 from octobert.inference.opened import FinishedModel
 
@@ -156,7 +156,7 @@ def measure(
     seconds_per_shape: float = SECONDS_PER_SHAPE,
     warmup: int = 0,
     pause_ms: float = 10,
-    hopeless: float = math.inf,
+    stays: Stays[float] | None = None,
     on_progress: OnProgress = lambda *_: None,
 ) -> Timed:
     """Time all candidates on all workloads, interleaved.
@@ -169,8 +169,7 @@ def measure(
         seconds_per_shape: time limit of each workload, in seconds.
         warmup: untimed runs of each candidate and workload before the first round.
         pause_ms: before each run of a candidate.
-        hopeless: a candidate that takes more than this factor of the fastest one's time in each of the first six rounds is
-            timed no more; it has the samples of these rounds only.
+        stays: says which candidates are timed in more rounds of a workload; None for all.
         on_progress: called with what is timed, the rounds done, and all rounds.
 
     Raises:
@@ -188,7 +187,7 @@ def measure(
                 repeats,
                 shuffled=True,
                 seconds=seconds_per_shape,
-                hopeless=hopeless,
+                stays=stays,
                 on_round=partial(on_progress, f"timing {workload.batch} × {workload.sequence}"),
             )
             latencies += [
@@ -255,8 +254,9 @@ def _ratio(timing: Latency | Throughput, reference: Latency | Throughput) -> Est
             for throughput in (timing, reference)
         ]
         return geometric_mean((rates[0] / rates[1]).tolist())
-    ratios = np.array(reference.samples_ms) / np.array(timing.samples_ms)
-    return quantile(ratios.tolist())
+    # One of them may have ended earlier.
+    both = zip(reference.samples_ms, timing.samples_ms, strict=False)
+    return quantile([theirs / ours for theirs, ours in both])
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ class CpuTimes:
 
 
 def _latency(candidate: str, workload: Workload, samples_ms: Sequence[float]) -> Latency:
-    """The record of a candidate's samples. One that was hopelessly slow has those of the first rounds."""
+    """The record of a candidate's samples. One that was timed no more has those of the first rounds."""
     rows, tokens = np.array([size_of(workload.feeds(n)) for n in range(len(samples_ms))]).T.tolist()
     return Latency(
         candidate=candidate,

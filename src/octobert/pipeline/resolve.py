@@ -74,6 +74,8 @@ def resolve(recipe: Recipe, *, tune: bool | None = None) -> Run:
         places = replace(places, corpus=None)
     longest = _longest(recipe, model, here)
     timed = fit_lengths(recipe.benchmark, longest)
+    if recipe.speed or recipe.choose or recipe.search:
+        timed = timed.replaced(within=0.0)
     if not task.reads_texts:
         # Rows run alone, and nothing but rows fits.
         timed = timed.replaced(batch=(1,), sequence=("data",))

@@ -70,6 +70,9 @@ def _checked(report: Report, limits: Iterable[Limit], name: str) -> tuple[Check,
 def _checks(report: Report, limit: Limit, name: str) -> tuple[Check, ...]:
     compared, metric = report.of(name).against_float, words_of(report).metric
     reference = compared.reference if compared else ""
+    # Times are those of the float model on the same runtime.
+    if limit.objective.name in UNITS and (over := report.of(name).speedups):
+        reference = over[0].reference
     figure, theirs = (figure_of(report, model, limit.of, metric) for model in (name, reference))
     return check(
         limit,

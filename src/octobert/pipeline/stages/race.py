@@ -20,6 +20,7 @@ from octobert.engine.contract import NOT_IN_KEY, Context, StepResult, Summary, s
 from octobert.evaluation import benchmarking, latency
 from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.evaluation.candidates import Candidate
+from octobert.evaluation.interleaving import unless_hopeless
 from octobert.evaluation.worker import Worker
 from octobert.pipeline.artifacts import CapturedModel, Rows, TargetFiles
 from octobert.pipeline.task import TaskSpec
@@ -109,6 +110,7 @@ def run(
         batch=(1 if goal == "latency" else _BATCH,),
         sequence=("data",),
         goal=goal,
+        within=0,
         # Throughput needs a few runs of each model as well, for its memory.
         repeats=rounds if goal == "latency" else 5,
         seconds=seconds if goal == "throughput" else None,
@@ -131,7 +133,7 @@ def run(
         settings=settings,
         rivals={},
         seconds_per_shape=most_seconds,
-        hopeless=_HOPELESS,
+        stays=unless_hopeless(_HOPELESS),
         on_progress=context.progress,
     )
     try:
