@@ -71,7 +71,7 @@ def test_no_target_is_advised_for_a_speed_that_nobody_measured() -> None:
 def test_all_flags_are_of_some_kind() -> None:
     known = {flag for row in ROWS for flag in row.features}
     # Units for float16 make OpenVINO's float models faster, which the report of a run says.
-    assert {*environment.FLAGS} - known == {"avx512_fp16", "amx_fp16"}
+    assert {*environment.FLAGS} - known == {"avx512_fp16", "amx_fp16", "sve"}
 
 
 def test_where_products_saturate_openvino_is_not_advised() -> None:

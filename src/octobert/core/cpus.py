@@ -78,7 +78,8 @@ HALVES = (
         "bf16-arm",
         "bfloat16",
         ("bf16",),
-        "compare 8 bits with ONNX Runtime's float32 by session option mlas.enable_gemm_fastmath_arm64_bfloat16 as well",
+        "ONNX Runtime multiplies float32 in bfloat16 only where it is told to: a run times the float model in that, too, and "
+        "octobert auto tries it for what stays in float (float_parts: bfloat16)",
     ),
 )
 _UNKNOWN = CpuKind(

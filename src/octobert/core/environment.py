@@ -59,6 +59,7 @@ FLAGS = (
     "asimddp",
     "i8mm",
     "bf16",
+    "sve",
 )
 
 
@@ -83,6 +84,11 @@ class Environment(FrozenModel):
     system: str
     python: str
     versions: dict[str, str]
+
+
+def is_arm() -> bool:
+    """Return whether the CPU is one of Arm's 64-bit architecture."""
+    return platform.machine().lower() in ("aarch64", "arm64")
 
 
 def cache_folder() -> Path:

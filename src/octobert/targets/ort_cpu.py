@@ -3,10 +3,13 @@
 Linear layers run as MatMulIntegerToFloat: 8-bit inputs and weights, float output. GELU, residual adds and LayerNorm stay
 fused in float. This fusion exists for uint8 activations. On x86, an int8 activation that several products read makes them
 run in float.
+
+On Arm with bfloat16 the products that stay in float can be computed in that, as those of the float model.
 """
 
 from pathlib import Path
 
+from octobert.core import environment
 from octobert.core.capability import (
     INTEGER_UNITS,
     Activations,
@@ -22,10 +25,13 @@ from octobert.targets import Target
 from octobert.targets.runtimes import ort
 from octobert.targets.shared import files
 
+_ARM = environment.is_arm()
+
 CAPABILITIES = Capabilities(
     name="ort-cpu",
     runtime="ort",
     description="ONNX Runtime on the CPU",
+    baseline_precisions=("f32", "bf16") if _ARM else ("f32",),
     placement="matmul",
     activations=Activations(
         computed=(("uint8", False), ("uint8", True)),
@@ -42,7 +48,10 @@ CAPABILITIES = Capabilities(
     weights=Weights(
         types=("int8", "uint8", "float8e4m3"), int4=("token", "float"), zero_points="any"
     ),
-    float_parts=FloatParts(in_files=("float32", "float16")),
+    float_parts=FloatParts(
+        in_files=("float32", "float16"),
+        by_options={"bfloat16": {ort.FAST_MATH: "1"}} if _ARM else {},
+    ),
     shapes="either",
     exact_rows=True,
     saturates_without=INTEGER_UNITS,

@@ -58,6 +58,8 @@ RUNTIME_OPTIONS: dict[str, tuple[RuntimeOption, ...]] = {
     "session.intra_op.allow_spinning": (True, False),
     _IO_BINDING: (False, True),
 }
+# Products of float32 numbers in bfloat16 with sums in float32, on Arm CPUs that have them.
+FAST_MATH = "mlas.enable_gemm_fastmath_arm64_bfloat16"
 # Where inputs are bound for providers with memory of their own.
 _DEVICES = {
     "CUDAExecutionProvider": "cuda",
@@ -85,6 +87,11 @@ class OrtRuntime(Runtime):
         import onnxruntime as ort
 
         set_options_(ort.SessionOptions(), entries.options)
+
+    def precision_problem(self, precision: str) -> str | None:
+        """Return why this CPU does not multiply in bfloat16, or None if it does. x86 has another name for that."""
+        is_missing = precision == "bf16" and "bf16" not in environment.features()
+        return "this CPU does not compute in bfloat16" if is_missing else None
 
 
 def set_options_(settings: Any, options: Mapping[str, RuntimeOption]) -> None:
@@ -317,7 +324,8 @@ class OrtSession:
             for o in session.get_outputs()
             if len(o.shape) > 1 and isinstance(o.shape[1], str)
         }
-        self.precision = "f32"
+        fast = options.precision == "bf16" or options.entries.options.get(FAST_MATH) == "1"
+        self.precision = "bf16" if fast and "bf16" in environment.features() else "f32"
         self._short = None if every else length_of(stated.get(SHORT_METADATA, ""))
         self._attention = budget.AttentionMemory(
             options.heads if provider == CPU and not every else 0, short=self._short
@@ -439,6 +447,8 @@ def _settings(
     if not optimize:
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     set_options_(settings, options.entries.options)
+    if options.precision == "bf16":
+        settings.add_session_config_entry(FAST_MATH, "1")
     return settings
 
 
