@@ -208,11 +208,22 @@ def open_session(
     )
     held = [ort.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
     settings.add_external_initializers(list(weights), held)
-    session = ort.InferenceSession(file, settings, providers=list(providers))
+    session = _timed_session()(file, settings, providers=list(providers))
     # They are the session's as long as it lives.
     session.weights = held
-    session.run = functools.partial(_run_in_time, session.run)
     return session
+
+
+@functools.cache
+def _timed_session() -> Any:
+    import onnxruntime as ort
+
+    # One that refers to itself would keep its copy of the weights until the garbage is collected.
+    class TimedSession(ort.InferenceSession):  # type: ignore[misc]
+        def run(self, names: Sequence[str] | None, feeds: Feeds) -> Any:
+            return _run_in_time(super().run, names, feeds)
+
+    return TimedSession
 
 
 def _run_in_time(
