@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import operator
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -141,7 +142,10 @@ class _Writer:
     def _constant(self, name: str, array: np.ndarray) -> Any:
         if array.dtype == np.int64 and array.ndim <= 1 and array.size <= _LONGEST_SIZE:
             return tuple(array.tolist()) if array.ndim else int(array)
-        return self._buffer(name, torch.from_numpy(np.array(array)))
+        with warnings.catch_warnings():
+            # Nothing writes to weights, so that those of a file need no copy.
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            return self._buffer(name, torch.from_numpy(np.asarray(array, order="C")))
 
     def _buffer(self, name: str, tensor: torch.Tensor) -> fx.Node:
         stem = re.sub(r"\W", "_", name, flags=re.ASCII)
