@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
@@ -47,3 +50,15 @@ def test_weights_are_not_in_the_file(model) -> None:
     assert sum(array.nbytes for array in weights.values()) > len(file)
     for name, array in weights.items():
         np.testing.assert_array_equal(array, model.graph.initializers[name].const_value.numpy())
+
+
+def test_a_session_goes_when_nobody_has_it(model) -> None:
+    """One that refers to itself keeps a copy of all weights until the garbage is collected, which may be never."""
+    gc.disable()
+    try:
+        session = shapes.open_session(model)
+        gone = weakref.ref(session)
+        del session
+        assert gone() is None
+    finally:
+        gc.enable()

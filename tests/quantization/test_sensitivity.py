@@ -325,3 +325,30 @@ def test_derivatives_that_are_not_finite_are_no_estimate(encoder) -> None:
     assert sentence == (
         "ort-cpu: the expected error is not known: derivatives of the outputs are not finite."
     )
+
+
+def test_a_plan_takes_the_estimate_of_one_that_quantizes_all_its_values(encoder) -> None:
+    """Up to the rounding of the written digits; not where a value is new, has another range, or another reader."""
+    path, plan_with = encoder
+    larger, smaller = (
+        plan_with(target="openvino-cpu", placement=name) for name in ("matmul-scores", "matmul")
+    )
+    values = [{site.value for site, _ in plan.quantized} for plan in (larger, smaller)]
+    assert values[0] > values[1]
+    some = rows(8)
+    known, direct = estimated(path, larger, some), estimated(path, smaller, some)
+    taken = sensitivity.of_part(smaller, larger, known)
+    assert taken is not None
+    assert taken.rows == direct.rows
+    assert taken.together == pytest.approx(direct.together, rel=0.02)
+    ours, theirs = ({v.value: v.output_error for v in each.values} for each in (taken, direct))
+    assert ours == pytest.approx(theirs, rel=0.02)
+    assert sensitivity.of_part(larger, smaller, direct) is None
+    site, _ = smaller.quantized[0]
+    wider = [
+        d.replaced(quantizer=d.quantizer.replaced(reduce_range=True)) if d.site == site else d
+        for d in smaller.decisions
+    ]
+    assert sensitivity.of_part(smaller.replaced(decisions=tuple(wider)), larger, known) is None
+    unknown = known.replaced(values=(), unknown="no memory")
+    assert sensitivity.of_part(smaller, larger, unknown) is None
