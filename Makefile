@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # Tests that need nothing beside the repository.
-ALONE := not needs_network and not needs_shared and not needs_cluster and not needs_browser
+ALONE := not needs_network and not needs_shared and not needs_cluster and not needs_browser and not needs_emulator
 TESTING := python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 TESTS := $(BIN)/$(TESTING)
 # What depends on versions of other packages.
@@ -13,8 +13,10 @@ SLOWER := RESAMPLES|runner|checkpoint|captured|finished|package|subprocess|impor
 # What `make test-python` runs.
 WITHOUT_TORCH := $(addprefix tests/,config core data report inference evaluation cli)
 
-# `make test-cpus`: the emulator, and a CPU with AVX2 and without AVX-512 and VNNI.
+# `make test-cpus` and `make test-arm`: emulators, what may install them, and a CPU with AVX2 and without AVX-512 and VNNI.
 QEMU := qemu-x86_64-static
+QEMU_ARM := qemu-aarch64-static
+EMULATORS := { apt-get update -qq && apt-get install -qq -y --no-install-recommends qemu-user-static; } > /dev/null 2>&1 || true
 AVX2 := Haswell,-pcid,-x2apic,-tsc-deadline,-hle,-invpcid,-rtm
 
 # SIGKILLs of `make soak-kills`, and what is killed.
@@ -27,7 +29,7 @@ SHARED := ../shared
 # Versions of sentence-transformers whose answers octobert is compared with.
 REFERENCES := 5.7.0 6.2.0
 
-.PHONY: install demo screenshots quick test test-slow test-web test-shared test-cluster test-clients test-newest test-cpus test-python coverage wheel-test test-reference lint docs bench bench-here bench-auto bench-olive fuzz soak soak-kills clean
+.PHONY: install demo screenshots quick test test-slow test-web test-shared test-cluster test-clients test-newest test-cpus test-arm test-python coverage wheel-test test-reference lint docs bench bench-here bench-auto bench-olive fuzz soak soak-kills clean
 
 install: .venv/installed
 
@@ -95,7 +97,7 @@ test-newest: install
 # What depends on the CPU's instructions, as a CPU with AVX2 alone has it: one process for each file, because children would run on the
 # real CPU. qemu-user-static is installed where apt can do that; skipped where it is not, and on other CPUs than x86.
 test-cpus: install
-	@command -v $(QEMU) > /dev/null || { apt-get update -qq && apt-get install -qq -y --no-install-recommends qemu-user-static; } > /dev/null 2>&1 || true
+	@command -v $(QEMU) > /dev/null || $(EMULATORS)
 	@if [ "$$(uname -m)" != x86_64 ] || ! command -v $(QEMU) > /dev/null; then \
 	  echo "test-cpus: skipped, because $(QEMU) is not here and apt cannot install it, or this CPU is not x86"; \
 	else \
@@ -103,6 +105,16 @@ test-cpus: install
 	  sed 's/^flags.*/flags\t\t: fpu sse sse2 ssse3 sse4_1 sse4_2 avx f16c fma bmi1 bmi2 avx2/' /proc/cpuinfo > runs/avx2/proc/cpuinfo && \
 	  grep -rlE 'mark\.kernels' tests --include='test_*.py' | xargs -P 4 -I FILE \
 	    $(QEMU) -cpu $(AVX2) -L runs/avx2 $(BIN)/python -m pytest -p no:xdist -p no:cacheprovider -m kernels FILE; \
+	fi
+
+# Packages of every head on three processors of aarch64: an emulator and Debian's Python, which apt has, and wheels, which pip has, in
+# runs/arm. Skipped where they are not to be had.
+test-arm: install
+	@command -v $(QEMU_ARM) > /dev/null || $(EMULATORS)
+	@if ! command -v $(QEMU_ARM) > /dev/null || ! $(BIN)/python -m tests.arm.emulated; then \
+	  echo "test-arm: skipped, because $(QEMU_ARM), or Python and its packages for aarch64, are not here and cannot be installed"; \
+	else \
+	  $(BIN)/python -m pytest -m needs_emulator tests/arm; \
 	fi
 
 # The newest Python of the system or of pyenv, in an environment of its own without torch, whose builds for it may bring gigabytes of
