@@ -85,19 +85,15 @@ def test_fewer_rounds_than_five_are_taken_where_fewer_are_asked_for(monkeypatch)
     assert turns.take(4, seconds=0) == [[1] * 4]
 
 
-def test_a_candidate_ends_when_all_its_ratios_are_known(monkeypatch) -> None:
-    """Nobody waits for the one that is in no pair, and a pair that stays uncertain keeps both of its candidates."""
-    wide = [1.0, 3.0] * 10
-    turns = Turns(monkeypatch, ours=[1], float_=[2], noisy=wide, rival=[2], alone=[1])
-    taken = turns.take(20, stays=until_narrow([(0, 1), (2, 3)], 0.05))
-    assert [len(samples) for samples in taken] == [8, 8, 20, 20, 8]
-    # A candidate of two pairs goes on for the other one.
-    turns = Turns(monkeypatch, ours=[1], float_=[2], noisy=wide)
-    taken = turns.take(20, stays=until_narrow([(0, 1), (0, 2)], 0.05))
-    assert [len(samples) for samples in taken] == [20, 8, 20]
+def test_all_go_on_until_every_ratio_is_known(monkeypatch) -> None:
+    """Rounds may have rows of their own: who ends earlier has other rows."""
+    turns = Turns(monkeypatch, ours=[1], float_=[2], noisy=[1.0, 3.0] * 10, alone=[1])
+    assert [len(times) for times in turns.take(20, stays=until_narrow([(0, 1)], 0.05))] == [8] * 4
+    pairs = [(0, 1), (0, 2)]
+    assert [len(times) for times in turns.take(20, stays=until_narrow(pairs, 0.05))] == [20] * 4
 
 
-def test_rounds_end_with_the_last_candidate(monkeypatch) -> None:
+def test_a_benchmark_ends_at_the_first_look_that_tells_enough(monkeypatch) -> None:
     turns = Turns(monkeypatch, ours=[1], float_=[2])
     assert turns.take(99, stays=until_narrow([(0, 1)], 0.05)) == [[1] * 8, [2] * 8]
     assert turns.progress[-1][0] == 8

@@ -91,23 +91,21 @@ def unless_hopeless(factor: float) -> Stays[float]:
 
 
 def until_narrow(pairs: Collection[tuple[int, int]], within: float) -> Stays[float]:
-    """Return who goes on: not who is in no pair any more whose ratio of times is unknown.
+    """Return who goes on: all, until the ratios of their times are known, and then nobody.
+
+    Rounds may have rows of their own, so that those who take part in other rounds are not comparable.
 
     Args:
-        pairs: of candidates that are compared. One without a pair ends at the first look, after eight rounds.
+        pairs: of candidates that are compared.
         within: a ratio is known when its interval reaches no further than this share of it.
     """
 
     def stays(samples: list[list[float]], running: list[int]) -> list[int]:
-        if len(samples[running[0]]) not in _LOOKS:
-            return running
-        unknown = (pair for pair in pairs if {*pair} <= {*running} and not is_known(samples, pair))
-        needed = {index for pair in unknown for index in pair}
-        return [index for index in running if index in needed]
+        is_look = len(samples[0]) in _LOOKS
+        return [] if is_look and all(is_known(samples, *pair) for pair in pairs) else running
 
-    def is_known(samples: list[list[float]], pair: tuple[int, int]) -> bool:
-        ours, theirs = (np.array(samples[index]) for index in pair)
-        ratio = quantile((theirs / ours).tolist(), reach=_STRICT)
+    def is_known(samples: list[list[float]], one: int, other: int) -> bool:
+        ratio = quantile((np.array(samples[one]) / samples[other]).tolist(), reach=_STRICT)
         return max(ratio.high - ratio.value, ratio.value - ratio.low) <= within * ratio.value
 
     return stays

@@ -254,9 +254,8 @@ def _ratio(timing: Latency | Throughput, reference: Latency | Throughput) -> Est
             for throughput in (timing, reference)
         ]
         return geometric_mean((rates[0] / rates[1]).tolist())
-    # One of them may have ended earlier.
-    both = zip(reference.samples_ms, timing.samples_ms, strict=False)
-    return quantile([theirs / ours for theirs, ours in both])
+    ratios = np.array(reference.samples_ms) / np.array(timing.samples_ms)
+    return quantile(ratios.tolist())
 
 
 @dataclass(frozen=True)
@@ -291,7 +290,7 @@ class CpuTimes:
 
 
 def _latency(candidate: str, workload: Workload, samples_ms: Sequence[float]) -> Latency:
-    """The record of a candidate's samples. One that was timed no more has those of the first rounds."""
+    """The record of a candidate's samples. One that was hopelessly slow has those of the first rounds."""
     rows, tokens = np.array([size_of(workload.feeds(n)) for n in range(len(samples_ms))]).T.tolist()
     return Latency(
         candidate=candidate,
