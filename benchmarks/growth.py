@@ -15,7 +15,6 @@ import argparse
 import dataclasses
 import json
 import random
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -166,8 +165,6 @@ def main() -> None:
             f"| {size} | {rows} | {words} | {cost} | {found['stored'] / found['float']:.2f} |",
             flush=True,
         )
-    for folder in given.out.glob("growth-*"):
-        shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from octobert.evaluation.benchmarking import BenchmarkResult
 from octobert.report import commands
 from tests.support.checkpoints import reduces
 from tests.support.cli import octobert
-from tests.support.runs import TARGETS, warmed
+from tests.support.runs import TARGETS, pairs_of_sentences, warmed
 
 COMMANDS = tuple(
     p.stem
@@ -214,16 +214,27 @@ def test_options_that_switch_off_say_what_they_do() -> None:
 
 def test_quick_is_an_option_of_runs(tmp_path, finished) -> None:
     (tmp_path / "recipe.yaml").write_text(as_yaml(finished[0]))
+    rows = pairs_of_sentences(150, 1000)
+    lines = ["sentence1\tsentence2\tlabel", *(f"{a}\t{b}\t{c}" for a, b, c in rows)]
+    (tmp_path / "many.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     command = [
         "run",
         tmp_path / "recipe.yaml",
         "--set",
         "targets=[ort-cpu]",
+        "--set",
+        f"data.validation={tmp_path / 'many.tsv'}",
+        "--set",
+        f"data.train={Path(finished[0].data.source) / 'train.tsv'}",
+        "--set",
+        "data.source=null",
         "--dry-run",
         "--out",
         tmp_path / "out",
     ]
-    assert "evaluate/ort-f32" in octobert(*command, "--quick").stdout
+    full, quick = octobert(*command), octobert(*command, "--quick")
+    assert "150 evaluation rows" in full.stdout
+    assert "128 evaluation rows" in quick.stdout
     printed = octobert(
         "quantize", "./m", "--task", "mrpc", "--data", "d", "--out", "o", "--quick"
     ).stderr

@@ -5,7 +5,6 @@ In: a float graph, its plan for one target, and calibration rows. Out: a `LayerC
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -76,7 +75,7 @@ def correct_layers(
         site.value: quantizer for group in layers.values() for site, quantizer, _ in group
     }
     products = any(correction.needs_products for correction in corrections)
-    sampled = _first_tokens(rows)
+    sampled = observer.rows_holding(MAX_TOKENS, rows)
     changes: dict[str, LayerChange] = {}
     for chunk in _chunks(widths, products=products):
         chunk_widths = {values: widths[values] for values in chunk}
@@ -181,12 +180,6 @@ def _constants(
     assert weight is not None
     scale = scales.get(str(nodes[site.node].inputs[1].name))  # type: ignore[union-attr]
     return LinearLayer.uncorrected(weight, bias, quantizer, scale)
-
-
-def _first_tokens(rows: Sequence[Encoded]) -> list[Encoded]:
-    """Return rows from the start until they hold `MAX_TOKENS` tokens."""
-    before = itertools.accumulate((len(row) for row in rows), initial=0)
-    return [row for row, tokens in zip(rows, before, strict=False) if tokens < MAX_TOKENS]
 
 
 def _chunks(widths: dict[Inputs, int], *, products: bool) -> Iterator[list[Inputs]]:

@@ -7,6 +7,7 @@ padded rows and columns of attention scores. Memory holds the activations of one
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -112,11 +113,9 @@ def sample(
         ModelError: a value is not in the graph.
     """
     generator = np.random.default_rng(seed)
-    most = _TOKENS_FOR_ENDS * tokens
+    most = max(1, _TOKENS_FOR_ENDS * tokens)
     if sum(map(len, rows)) > most:
-        order = generator.permutation(len(rows))
-        held = np.cumsum([len(rows[i]) for i in order])
-        rows = [rows[i] for i in sorted(order[: np.searchsorted(held, most) + 1])]
+        rows = rows_holding(most, [rows[i] for i in generator.permutation(len(rows))])
     share = min(1.0, tokens / max(sum(map(len, rows)), 1))
     chosen = [np.flatnonzero(generator.random(len(row)) < share) for row in rows]
     samples: dict[str, list[np.ndarray]] = {name: [] for name in values}
@@ -131,6 +130,12 @@ def sample(
 
     stream(model, rows, pad_id, values, take, on_rows=on_rows)
     return {name: Sample(*ends[name], np.concatenate(samples[name])) for name in values}
+
+
+def rows_holding(tokens: int, rows: Sequence[Encoded]) -> list[Encoded]:
+    """Return rows from the start until they hold a number of tokens."""
+    before = itertools.accumulate((len(row) for row in rows), initial=0)
+    return [row for row, count in zip(rows, before, strict=False) if count < tokens]
 
 
 def largest(

@@ -324,7 +324,7 @@ class OrtSession:
             for o in session.get_outputs()
             if len(o.shape) > 1 and isinstance(o.shape[1], str)
         }
-        fast = options.precision == "bf16" or options.entries.options.get(FAST_MATH) == "1"
+        fast = _text(options.entries.options.get(FAST_MATH, options.precision == "bf16")) == "1"
         self.precision = "bf16" if fast and "bf16" in environment.features() else "f32"
         self._short = None if every else length_of(stated.get(SHORT_METADATA, ""))
         self._attention = budget.AttentionMemory(
@@ -446,9 +446,9 @@ def _settings(
         settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     if not optimize:
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    set_options_(settings, options.entries.options)
     if options.precision == "bf16":
         settings.add_session_config_entry(FAST_MATH, "1")
+    set_options_(settings, options.entries.options)
     return settings
 
 
