@@ -57,7 +57,7 @@ def test_installed_are_pinned_versions_of_what_exists(path: Path) -> None:
     steps = instructions(path)
     runs = [text for word, text in steps if word == "RUN"]
     installs = [part for text in runs for part in text.split("&&") if "pip install" in part]
-    assert len(installs) >= 2
+    assert installs
     assert all("-c constraints.txt" in part for part in installs)
     assert all(
         "--mount=type=cache,target=/root/.cache/pip" in text
@@ -65,7 +65,7 @@ def test_installed_are_pinned_versions_of_what_exists(path: Path) -> None:
         if "pip install" in text
     )
     arguments = dict(text.partition("=")[::2] for word, text in steps if word == "ARG")
-    assert set(arguments["EXTRAS"].split(",")) <= set(extras)
+    assert set(filter(None, arguments["EXTRAS"].split(","))) <= set(extras)
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     assert "torch==" in pins
     assert "onnxruntime-gpu==" in pins
@@ -77,7 +77,8 @@ def test_installed_are_pinned_versions_of_what_exists(path: Path) -> None:
         if word == "COPY" and "--from" not in text
         for name in shlex.split(text)[:-1]
     ]
-    assert copied
+    # Without its hook octobert is not built.
+    assert "hatch_build.py" in copied
     assert all(
         (ROOT / name).exists() and any(fnmatch.fnmatch(name, rule) for rule in allowed)
         for name in copied

@@ -16,6 +16,7 @@ from octobert.api._arguments import (
     progress_step,
 )
 from octobert.api.models import opened_model
+from octobert.core import environment
 from octobert.core.errors import RecipeError
 from octobert.core.frozen import first_problem
 from octobert.core.progress import ProgressCallback
@@ -66,6 +67,7 @@ def embed(
         StorageError: Something else is at `out`, or a call with another model, input or option began there.
         ModelError: The path is neither, or the model does not embed texts.
     """
+    environment.require("quantize")
     from octobert.core.stored_vectors import StoredVectors
     from octobert.inference.corpus import embed as write
     from octobert.inference.embedder import Embedder

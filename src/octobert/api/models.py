@@ -25,6 +25,7 @@ from octobert.api._arguments import (
     paths_of,
     progress_step,
 )
+from octobert.core import environment
 from octobert.core.errors import DataError, RecipeError
 from octobert.core.progress import ProgressCallback
 
@@ -196,6 +197,7 @@ def evaluate(
         ModelError: The path is neither, or the file is not that of the task.
         RecipeError: A metric does not exist, or code is not allowed or cannot be loaded.
     """
+    environment.require("quantize")
     from octobert.config.loading import metrics_of
     from octobert.evaluation.packages import judge
 
@@ -259,6 +261,7 @@ def predict_rows(
     Raises:
         DataError: There is no such row, or it does not fit the task.
     """
+    environment.require("quantize")
     from octobert import tasks
     from octobert.evaluation.packages import of_rows, rows_of
 
@@ -328,6 +331,7 @@ def benchmark(
     Raises:
         OctobertError: A path is neither, a length is too long for a model, or a runtime fails.
     """
+    environment.require("quantize")
     from octobert.config.loading import checked
     from octobert.config.measuring import Benchmark
     from octobert.core.session import goal_named
@@ -411,6 +415,7 @@ def tune(
     Raises:
         OctobertError: The path is neither, the rows cannot be read, or optuna is not installed.
     """
+    environment.require("quantize")
     from octobert.core.session import goal_named
     from octobert.evaluation.packages import tune_model
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octobert.api._arguments import Names, PathLike, names_of, optional_path, path_of
+from octobert.core import environment
 from octobert.core.errors import ModelError, RecipeError, did_you_mean
 from octobert.core.files import atomic_write, storage_errors
 
@@ -123,6 +124,7 @@ def fuse(model: PathLike, out: PathLike, *, for_: str = "ort-cpu") -> Fused:
         TargetError: Its Q/DQ pairs are not where the int8 operators need them.
         ParityError: The fused graph computes something else.
     """
+    environment.require("quantize")
     from octobert.core.onnx_files import read_onnx
     from octobert.graph import operators
     from octobert.graph.capture.capture import canonical_of
@@ -183,6 +185,7 @@ def calibration_tables(
     Raises:
         ModelError: The ranges belong to a transformed graph.
     """
+    environment.require("quantize")
     from octobert.quantization import tables
 
     folder = path_of(package, "package")

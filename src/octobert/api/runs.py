@@ -15,6 +15,7 @@ from octobert.api._arguments import (
     raw_recipe,
     shown,
 )
+from octobert.core import environment
 from octobert.core.files import atomic_write, storage_errors
 from octobert.core.progress import ProgressCallback, ProgressEvent
 
@@ -121,6 +122,7 @@ def run(recipe: RecipeLike, out: PathLike, *, progress: ProgressCallback | None 
     Raises:
         OctobertError: A step failed. The same call resumes after the cause is fixed.
     """
+    environment.require("quantize")
     from octobert.engine import executors
     from octobert.pipeline import preflight, runner
     from octobert.report.page import show_reports
@@ -206,6 +208,7 @@ def dry_run(recipe: RecipeLike, out: PathLike, *, finetune_only: bool = False) -
     Raises:
         OctobertError: The recipe cannot run here, the rows cannot be used, or the run would change files that it reads.
     """
+    environment.require("quantize")
     from octobert.pipeline import planner, runner
 
     more = (planner.finetune_steps,) if finetune_only else ()
@@ -288,6 +291,7 @@ def finetune(
     Raises:
         OctobertError: The recipe has no `finetune`, or a step failed.
     """
+    environment.require("quantize")
     from octobert.pipeline import runner
 
     checked, folder = parse_recipe(recipe), path_of(out, "out")
@@ -313,6 +317,7 @@ def calibrate(
     Raises:
         OctobertError: The method needs no calibration, or a step failed.
     """
+    environment.require("quantize")
     from octobert.config.recipe import Choice
     from octobert.pipeline import runner
     from octobert.quantization import calibrators

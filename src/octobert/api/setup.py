@@ -196,6 +196,7 @@ def _packages(recipe: Recipe) -> Iterator[Need]:
     """Python packages: those of octobert itself, of the extras that parts of the recipe need, and single ones."""
     extras = {
         ("", "octobert"): True,
+        ("quantize", "octobert"): True,
         ("torch", "model"): not recipe.model.endswith(".onnx"),
         ("train", "training"): recipe.finetune is not None or recipe.qat is not None,
         ("metrics", "metric"): any(isinstance(metric, EvaluateMetric) for metric in recipe.metric),
@@ -233,24 +234,12 @@ def _of_extra(extra: str, wanted_by: str, *, required: bool) -> Iterator[Need]:
             install=install,
         )
         return
-    for requirement in _requirements(extra):
+    for requirement in environment.requirements_of(extra):
         if requirement.name == "octobert":
             for inner in sorted(requirement.extras):
                 yield from _of_extra(inner, wanted_by, required=required)
         else:
             yield _package(requirement, wanted_by, required=required, extra=extra)
-
-
-def _requirements(extra: str) -> Iterator[Requirement]:
-    """The requirements that an extra adds; those of octobert itself for the empty one."""
-    for text in metadata.requires("octobert") or ():
-        requirement = Requirement(text)
-        marker = requirement.marker
-        is_needed, is_always = (
-            marker is None or marker.evaluate({"extra": value}) for value in (extra, "")
-        )
-        if is_needed and not (extra and is_always):
-            yield requirement
 
 
 def _package(requirement: Requirement, wanted_by: str, *, required: bool, extra: str = "") -> Need:

@@ -225,7 +225,10 @@ def initializer(graph: ir.Graph, name: str, numbers: Numbers) -> ir.Value:
 
 
 def set_constant_(
-    graph: ir.Graph, value: ir.Value, readers: Sequence[ir.Node], array: np.ndarray
+    graph: ir.Graph,
+    value: ir.Value,
+    readers: Sequence[ir.Node],
+    array: np.ndarray | ir.TensorProtocol,
 ) -> None:
     """Change a constant for some of its readers, in place. Its other readers get a copy of the old one."""
     others = [(node, index) for node, index in value.uses() if node not in readers]
@@ -233,7 +236,9 @@ def set_constant_(
         copy = initializer(graph, f"{value.name}.float", constant_of(value))
         for node, index in others:
             node.replace_input_with(index, copy)
-    value.const_value = ir.tensor(np.ascontiguousarray(array), name=value.name)
+    if isinstance(array, np.ndarray):
+        array = ir.tensor(np.ascontiguousarray(array), name=value.name)
+    value.const_value = array
 
 
 def shared_initializer(graph: ir.Graph, name: str, numbers: Numbers) -> ir.Value:

@@ -91,21 +91,25 @@ def rounded_activation(values: np.ndarray, quantizer: Quantizer) -> np.ndarray:
     scale, zero = activation_parameters(quantizer)
     shift = np.float32(zero)
     # QuantizeLinear clips to the limits of the type: symmetric int8 reaches -128.
-    integers: np.ndarray = np.clip(
-        _nearest(values / scale, quantizer) + shift, *LIMITS[quantizer.dtype]
-    )
-    return (integers - shift) * scale
+    integers = _nearest(values / scale, quantizer)
+    integers += shift
+    np.clip(integers, *LIMITS[quantizer.dtype], out=integers)
+    integers -= shift
+    integers *= scale
+    return integers
 
 
 def _nearest(values: np.ndarray, quantizer: Quantizer) -> np.ndarray:
-    """Return the nearest numbers of the type; integers are not clipped."""
+    """Return the nearest numbers of the type; integers take the place of the values, and are not clipped."""
+    values = np.asarray(values)
     if quantizer.dtype == "float8e4m3":
         return np.asarray(
             np.clip(values, *LIMITS[quantizer.dtype])
             .astype(numpy_type(quantizer))
             .astype(np.float32)
         )
-    return np.asarray(np.rint(values))
+    np.rint(values, out=values)
+    return values
 
 
 def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
@@ -119,9 +123,6 @@ def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
     highest = quantizer.weight_limits[1]
     if not quantizer.symmetric:
         highest = LIMITS[quantizer.dtype][1]
-    size = np.abs(array)
-    if quantizer.limits_pairs:
-        size = np.maximum(size, np.abs(pair_sums(array)))
     shape: tuple[int, ...] = array.shape
     axes: tuple[int, ...] | None = None
     if quantizer.group is not None:
@@ -134,7 +135,9 @@ def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
         shape, axes = (-1, quantizer.group, array.shape[1]), (1,)
     else:
         axes = _other_axes(array, quantizer.axis)
-    bound: np.ndarray = size.reshape(shape).max(axis=axes)
+    bound: np.ndarray = _largest(array.reshape(shape), axes)
+    if quantizer.limits_pairs:
+        bound = np.maximum(bound, _largest(pair_sums(array).reshape(shape), axes))
     if not quantizer.symmetric:
         bound = np.maximum(array.max(axis=axes), 0) - np.minimum(array.min(axis=axes), 0)
     if quantizer.weight_ranges == "max":
@@ -148,6 +151,12 @@ def weight_scale(array: np.ndarray, quantizer: Quantizer) -> np.ndarray:
     best = _FRACTIONS[np.argmin(errors, axis=0)]
     scale = np.maximum(bound * best / highest, MIN_SCALE).astype(np.float32)
     return scale
+
+
+def _largest(array: np.ndarray, axes: tuple[int, ...] | None) -> np.ndarray:
+    """Return the largest magnitudes over axes, without a copy of the array."""
+    largest: np.ndarray = np.maximum(array.max(axis=axes), -array.min(axis=axes))
+    return largest
 
 
 def has_pairs(weight: Any) -> bool:
@@ -237,9 +246,9 @@ def quantize_weight(
     numbers = array / spread(scale, array.shape, quantizer.axis)
     if quantizer.limits_pairs:
         numbers = within_pairs(numbers)
-    integers: np.ndarray = np.clip(
-        _nearest(numbers, quantizer), *number_limits(array, quantizer, scale)
-    )
+    # In place: a table of embeddings is half of a multilingual model.
+    integers = _nearest(numbers, quantizer)
+    np.clip(integers, *number_limits(array, quantizer, scale), out=integers)
     if not quantizer.symmetric:
         return integers.astype(np.int16), scale
     return integers.astype(np.int8 if quantizer.dtype == "uint8" else numpy_type(quantizer)), scale

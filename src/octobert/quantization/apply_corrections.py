@@ -86,9 +86,7 @@ def correct_layers(
                 before = layer = _constants(nodes, site, weight, scales)
                 for correction in corrections:
                     layer = correction.correct(layer, moments)
-                changes[site.module] = LayerChange(
-                    None if layer.weight is before.weight else layer.weight, layer.bias, layer.scale
-                )
+                changes[site.module] = LayerChange.between(before, layer)
                 progress("correcting weights", len(changes), len(layers))
     return changes
 
@@ -125,7 +123,8 @@ def apply_(
             continue
         change, modules = by_weight[name], [site.module for site, _, _ in layers]
         if change.weight is not None:
-            _set_(graph, [sites.linear_node(nodes, module) for module in modules], change.weight)
+            weight = _weight(name, change, layers[0][2])
+            _set_(graph, [sites.linear_node(nodes, module) for module in modules], weight)
         adds = [
             add
             for module in modules
@@ -229,6 +228,21 @@ def _collected(
     return collectors
 
 
-def _set_(graph: ir.Graph, readers: Sequence[ir.Node], array: np.ndarray) -> None:
+def _weight(name: str, change: LayerChange, quantizer: Quantizer) -> np.ndarray | ir.TensorProtocol:
+    """The weight of a change; one in steps of its scale is made when it is read, so that no model is there twice."""
+    numbers, scale = change.weight, change.scale
+    assert numbers is not None
+    if scale is None or numbers.dtype.kind == "f":
+        return numbers
+
+    def made() -> ir.TensorProtocol:
+        return ir.tensor(numbers * qdq.spread(scale, numbers.shape, quantizer.axis), name=name)
+
+    return ir.LazyTensor(made, ir.DataType.FLOAT, ir.Shape(numbers.shape), name=name)
+
+
+def _set_(
+    graph: ir.Graph, readers: Sequence[ir.Node], array: np.ndarray | ir.TensorProtocol
+) -> None:
     """Change the constant that `readers` read as their second input."""
     operators.set_constant_(graph, operators.input_of(readers[0], 1), readers, array)

@@ -49,13 +49,17 @@ class _Form:
     Args:
         site: the first that reads it.
         value: what the quantized readers read; of an embedding table the rows that were read.
-        weight: float weights and their rounding errors; None for activations and embedding tables.
+        rounding: errors of a weight, in bfloat16, whose own errors average out; None for activations and embedding tables.
+        signal: sum of squares of a weight.
+        noise: that of its rounding errors.
     """
 
     site: Site
     quantizer: Quantizer
     value: ir.Value
-    weight: tuple[np.ndarray, np.ndarray] | None
+    rounding: Tensor | None = None
+    signal: float = 0.0
+    noise: float = 0.0
 
 
 def estimate(
@@ -95,33 +99,40 @@ def estimate(
     inputs = [str(value.name) for value in model.graph.inputs]
     one, forms = _write_forms_(model.graph, plan, scales)
     read = [names.index(name) for name in read_outputs(names)]
-    errors, signal, noise = (np.zeros(len(forms)) for _ in range(3))
+    errors = np.zeros(len(forms))
+    signal, noise = (np.array([getattr(f, part) for f in forms]) for part in ("signal", "noise"))
     count, total, squares = 0, 0.0, 0.0
     generator = torch.Generator().manual_seed(seed)
     try:
-        module = torch_graph.to_torch(model, also=[form.value for form in forms])
-        # What is behind a form depends on it or on a weight, and nothing else needs derivatives.
-        leaves = {one, *(form.site.value for form in forms if form.weight is not None)}
+        behind = [index for index, form in enumerate(forms) if form.rounding is None]
+        module = torch_graph.to_torch(model, also=[forms[index].value for index in behind])
         for buffer, source in module.meta["initializers"].items():
-            if source in leaves:
-                module.get_buffer(buffer).requires_grad_()
+            of = [
+                (index, form.rounding)
+                for index, form in enumerate(forms)
+                if form.rounding is not None and form.site.value == source
+            ]
+            # What is behind a form depends on it or on a weight, and nothing else needs derivatives.
+            if of or source == one:
+                leaf = module.get_buffer(buffer).requires_grad_()
+                leaf.register_post_accumulate_grad_hook(_adder(errors, of))  # type: ignore[no-untyped-call]
         for done, row in enumerate(rows):
             feeds = feeds_of([row], pad_id)
-            results, slopes = _derived(
+            results = _derived(
                 module, [feeds[name] for name in inputs], len(names), read, generator
             )
             for output in (results[index].detach().double() for index in read):
                 count += output.numel()
                 total += float(output.sum())
                 squares += float(output.square().sum())
-            values = results[len(names) :]
-            for index, (form, value, slope) in enumerate(zip(forms, values, slopes, strict=True)):
-                floats, rounding = form.weight or _rounded(form, value.detach().numpy())
-                if form.weight is None or not done:
-                    signal[index] += np.vdot(floats, floats)
-                    noise[index] += np.vdot(rounding, rounding)
-                if slope is not None:
-                    errors[index] += _squared(slope * torch.from_numpy(rounding), form)
+            for index, value in zip(behind, results[len(names) :], strict=True):
+                floats, rounding = _rounded(forms[index], value.detach().numpy())
+                signal[index] += np.vdot(floats, floats)
+                noise[index] += np.vdot(rounding, rounding)
+                if value.grad is not None:
+                    products = value.grad * torch.from_numpy(rounding)
+                    # Tokens alike are rounded alike.
+                    errors[index] += _power(products.sum(-2) if products.ndim > 1 else products)
             progress(done + 1, len(rows))
     except ModelError as error:
         return _unknown(f"{error.what} ({error.got})")
@@ -164,8 +175,8 @@ def _derived(
     outputs: int,
     read: Sequence[int],
     generator: Generator,
-) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
-    """Return all results of a module for one row, and the derivatives of the outputs, with random signs, by those behind them.
+) -> tuple[Tensor, ...]:
+    """Return all results of a module for one row; those behind the outputs have the derivatives of these, with random signs.
 
     Args:
         outputs: how many results are outputs of the graph.
@@ -177,14 +188,34 @@ def _derived(
     import torch
 
     try:
-        results = module(*map(torch.from_numpy, inputs))
+        results: tuple[Tensor, ...] = module(*map(torch.from_numpy, inputs))
         signed = torch.zeros(())
         for output in (results[index] for index in read if results[index].is_floating_point()):
             signs = torch.randint(0, 2, output.shape, generator=generator) * 2 - 1
             signed = signed + (output * signs).sum()
-        return results, torch.autograd.grad(signed, results[outputs:], allow_unused=True)
+        for value in results[outputs:]:
+            value.retain_grad()
+        signed.backward()  # type: ignore[no-untyped-call]
+        return results
     except RuntimeError as error:
         raise ModelError("PyTorch cannot run the graph", got=reason(error, 0)) from error
+
+
+def _adder(errors: np.ndarray, of: Sequence[tuple[int, Tensor]]) -> Callable[[Tensor], None]:
+    """Return what adds up the errors of a weight when its derivative is there: those of all weights would take as much memory
+    as the model.
+
+    Args:
+        of: the places of its forms, and their rounding errors.
+    """
+
+    def add(weight: Tensor) -> None:
+        assert weight.grad is not None
+        for index, rounding in of:
+            errors[index] += _power(weight.grad * rounding)
+        weight.grad = None
+
+    return add
 
 
 def _unknown(why: str) -> Sensitivity:
@@ -245,6 +276,8 @@ def _write_forms_(
     Returns:
         The name of the 1, and the products and the weights.
     """
+    import torch
+
     nodes = operators.nodes_of(graph)
     scales = {**qdq.shared_scales(nodes, plan), **(scales or {})}
     one = operators.initializer(graph, "sensitivity.one", np.float32(1))
@@ -262,9 +295,11 @@ def _write_forms_(
         value = node.outputs[0] if behind else operators.input_of(node, site.input)
         if site.is_weight and not table:
             array = operators.constant_of(value)
-            rounded = qdq.dequantized_weight(array, quantizer, scales.get(site.value))
-            rounding = np.asarray(rounded - array, dtype=np.float32)
-            forms[key] = _Form(site, quantizer, value, (array, rounding))
+            rounding = qdq.dequantized_weight(array, quantizer, scales.get(site.value))
+            rounding -= array
+            signal, noise = (float(np.vdot(numbers, numbers)) for numbers in (array, rounding))
+            stored = torch.from_numpy(rounding).bfloat16()
+            forms[key] = _Form(site, quantizer, value, stored, signal, noise)
             continue
         readers = list(value.uses()) if behind else [(node, site.input)]
         chain = operators.Chain(graph, f"sensitivity.{len(forms)}")
@@ -272,7 +307,7 @@ def _write_forms_(
         (graph.insert_after if behind else graph.insert_before)(node, chain.nodes)
         for reader, index in readers:
             reader.replace_input_with(index, form)
-        forms[key] = _Form(site, quantizer, form, None)
+        forms[key] = _Form(site, quantizer, form)
     return str(one.name), list(forms.values())
 
 
@@ -287,11 +322,8 @@ def _rounded(form: _Form, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return value, qdq.rounded_activation(value, quantizer) - value
 
 
-def _squared(products: Tensor, form: _Form) -> float:
-    """Return the sum of squares of slope times rounding error, of an activation's channels: tokens alike are rounded alike."""
-    if form.weight is None and products.ndim > 1:
-        products = products.sum(-2)
-    return float(products.square().sum())
+def _power(numbers: Tensor) -> float:
+    return float(numbers.square().sum())
 
 
 def _rounded_at_run_time(value: np.ndarray, group: int | None) -> np.ndarray:

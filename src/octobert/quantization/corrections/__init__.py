@@ -16,6 +16,7 @@ from octobert.core import plugins
 from octobert.core.axes import Axis
 from octobert.core.frozen import FrozenModel
 from octobert.core.plan import Quantizer
+from octobert.graph import qdq
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,11 +69,29 @@ class LinearLayer:
 
 @dataclass(frozen=True)
 class LayerChange:
-    """The constants of a layer that corrections changed; None for those that stay as they are."""
+    """The constants of a layer that corrections changed; None for those that stay as they are.
+
+    Args:
+        weight: [in, out] float32; or integers, in steps of the scale, where it is on their grid.
+        bias: [out].
+        scale: of the weight.
+    """
 
     weight: np.ndarray | None
     bias: np.ndarray | None
     scale: np.ndarray | None
+
+    @staticmethod
+    def between(before: LinearLayer, after: LinearLayer) -> LayerChange:
+        """Return what corrections changed."""
+        weight = None if after.weight is before.weight else after.weight
+        if weight is not None and after.scale is not None:
+            steps = qdq.spread(after.scale, weight.shape, after.quantizer.axis)
+            integers = np.rint(weight / steps)
+            if np.array_equal(integers * steps, weight):
+                small = np.abs(integers).max() <= np.iinfo(np.int8).max
+                weight = integers.astype(np.int8 if small else np.int16)
+        return LayerChange(weight, after.bias, after.scale)
 
 
 class MomentsCollector:
