@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -43,13 +44,40 @@ def test_answers_are_those_of_the_file(model, float_path) -> None:
 
 
 def test_weights_are_not_in_the_file(model) -> None:
-    file, weights = operators.in_memory(model, list(model.graph.outputs))
+    """Those of a file stay there, and the others come beside it."""
+    file, weights, folder = operators.in_memory(model, list(model.graph.outputs))
+    assert (weights, len(file) < 150_000) == ({}, True)
+    assert (Path(folder) / "model.onnx.data").is_file()
+    ir.external_data.load_to_model(model)
+    file, weights, folder = operators.in_memory(model, list(model.graph.outputs))
+    assert folder is None
     # What nothing reads, and what is no weight, stays in it.
     assert len(file) < 150_000
     assert "unread" not in weights
     assert sum(array.nbytes for array in weights.values()) > len(file)
     for name, array in weights.items():
         np.testing.assert_array_equal(array, model.graph.initializers[name].const_value.numpy())
+
+
+def test_weights_that_were_changed_are_not_those_of_the_file(model) -> None:
+    feeds = feeds_of(encoded(), 0)
+
+    def answers() -> np.ndarray:
+        session = shapes.open_session(model)
+        return session.run(None, {v.name: feeds[v.name] for v in session.get_inputs()})[0]
+
+    weight = max(
+        model.graph.initializers.values(),
+        key=lambda value: len(value.uses()) * value.const_value.nbytes,
+    )
+    before, twice = answers(), 2 * weight.const_value.numpy()
+    weight.const_value = ir.tensor(twice, name=weight.name)
+    _, weights, folder = operators.in_memory(model, list(model.graph.outputs))
+    assert (list(weights), folder is None) == ([weight.name], False)
+    changed = answers()
+    assert np.abs(changed - before).max() > 1e-3
+    ir.external_data.load_to_model(model)
+    np.testing.assert_allclose(answers(), changed, rtol=0, atol=1e-6)
 
 
 def test_a_session_goes_when_nobody_has_it(model) -> None:

@@ -7,6 +7,7 @@ F feed-forward size. A function whose name ends in `_` changes its argument in p
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -410,19 +411,31 @@ def initializer_bytes(model: ir.Model) -> int:
     )
 
 
-def in_memory(model: ir.Model, outputs: list[ir.Value]) -> tuple[bytes, dict[str, np.ndarray]]:
+def in_memory(
+    model: ir.Model, outputs: list[ir.Value]
+) -> tuple[bytes, dict[str, np.ndarray], str | None]:
     """Return a model as a file without its weights, and these; the model stays as it is.
 
     Args:
         outputs: those of the file.
+
+    Returns:
+        The file; the weights that are in memory; and the folder of the file that has the others, None where it has none.
     """
     _set_version_(model)
     before, kept = list(model.graph.outputs), dict[str, ir.TensorProtocol]()
     weights: dict[str, np.ndarray] = {}
+    folder: str | None = None
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
         if tensor is None:
             continue
+        if isinstance(tensor, ir.ExternalTensor) and tensor.nbytes >= _SMALL:
+            place = os.fspath(tensor.base_dir)
+            folder = folder or place or None
+            # ONNX Runtime maps the file: a table of embeddings is half of a multilingual model, and few of its rows are read.
+            if place and place == folder:
+                continue
         # ONNX Runtime has none that nothing reads.
         if tensor.nbytes >= _SMALL and tensor.dtype in _WEIGHTS and value.uses():
             kept[name] = tensor
@@ -440,7 +453,7 @@ def in_memory(model: ir.Model, outputs: list[ir.Value]) -> tuple[bytes, dict[str
                 shape=ir.Shape(weights[name].shape),
                 name=name,
             )
-        return ir.to_proto(model).SerializeToString(), weights
+        return ir.to_proto(model).SerializeToString(), weights, folder
     finally:
         for name, tensor in kept.items():
             model.graph.initializers[name].const_value = tensor

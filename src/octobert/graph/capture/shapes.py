@@ -26,6 +26,8 @@ from octobert.graph import operators, parts
 _PROBES = ((2, 7), (3, 11))
 # Seconds of a run, and numbers of its inputs a second: a hundredth of what the largest encoders take on one core.
 _SECONDS, _PACE = 120, 10
+# Entry of ONNX Runtime: where the weights are that a model in memory has in a file.
+_FOLDER = "session.model_external_initializers_file_folder_path"
 # What ONNX Runtime says where it gets no memory.
 _NO_MEMORY = ("Failed to allocate memory", "bad_alloc", "bad allocation")
 
@@ -203,9 +205,11 @@ def open_session(
         settings.add_session_config_entry(name, str(value))
     if not optimized:
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    file, weights = operators.in_memory(
+    file, weights, folder = operators.in_memory(
         model, list(model.graph.outputs) if values is None else values
     )
+    if folder is not None:
+        settings.add_session_config_entry(_FOLDER, folder)
     held = [ort.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
     settings.add_external_initializers(list(weights), held)
     session = _timed_session()(file, settings, providers=list(providers))
