@@ -16,11 +16,13 @@ from octobert.core.errors import DataError, TargetError
 from octobert.core.session import SHORT_METADATA, ExportOptions, SessionOptions, WrittenOpset
 from octobert.engine.executors import inline
 from octobert.graph import operators, parity, qdq
+from octobert.graph.capture.capture import capture
 from octobert.graph.passes import cpu, first_token, long_texts
 from octobert.inference.opened import open_model
+from octobert.models.source import resolve
 from octobert.pipeline import runner
 from octobert.targets import ort_cpu
-from tests.support.checkpoints import FEW_HEADS, batch, make_checkpoint, pad_of
+from tests.support.checkpoints import FEW_HEADS, batch, make_checkpoint, pad_of, parity_feeds
 from tests.support.graphs import plan_for
 from tests.support.runs import brief, write_pairs
 
@@ -66,6 +68,31 @@ def test_outputs_stay_the_same(captured, checkpoint, name: str, head: str) -> No
         assert_same(ours, model, NOISY.get(name, SAME), pad_of(checkpoint(name, head)))
     else:
         assert ir.to_proto(ours) == ir.to_proto(model)
+
+
+@pytest.mark.parametrize(
+    ("family", "setting", "size", "short"),
+    [
+        ("modernbert", "local_attention", 8, 16),
+        ("modernbert", "local_attention", 10, 20),
+        ("modernbert", "local_attention", 30, 60),
+        ("modernbert", "local_attention", 32, None),
+        ("modernbert", "local_attention", 64, None),
+        ("gemma3-text", "sliding_window", 16, 32),
+        ("gemma3-text", "sliding_window", 28, 56),
+        ("gemma3-text", "sliding_window", 32, None),
+    ],
+)
+def test_windows_of_any_width(
+    tmp_path: Path, family: str, setting: str, size: int, short: int | None
+) -> None:
+    """Blocks begin beyond four windows: those of EmbeddingGemma are half as wide as `SHORT`. Wider ones than `SHORT` stay."""
+    source = make_checkpoint(tmp_path, family, "embedding", **{setting: size})
+    model = capture(resolve(source), "embedding", parity_feeds(pad_of(source))).model
+    ours, count = blocks(model)
+    assert ours.metadata_props.get(SHORT_METADATA) == (None if short is None else str(short))
+    assert bool(count) == (short is not None)
+    assert_same(ours, model, SAME, pad_of(source))
 
 
 def finished_form(got) -> ir.Model:

@@ -1,6 +1,6 @@
 """Attention whose memory grows with the length of a text, not with its square, for ONNX Runtime on CPUs.
 
-Each attention becomes an `If` on the padded length. Texts of up to `SHORT` tokens take the operators that were there before.
+Each attention becomes an `If` on the padded length. Texts of up to `SHORT` tokens, or four windows, take what was there before.
 Longer ones take `_WHOLE`, or `_WINDOWED` where a token sees a window of the text only. Masks of windows, [B, 1, S, S], are
 computed for short texts; long ones have the mask of the padding, [B, 1, 1, S].
 
@@ -25,6 +25,8 @@ from octobert.graph.passes import Pass
 
 # Tokens of the longest text that is computed as before. Beyond, blocks are faster.
 SHORT = 512
+# Blocks of a window compute as much as all pairs do up to so many windows.
+_WINDOWS = 4
 # End of a Slice, as exporters write it.
 _END = 2**31 - 1
 
@@ -176,7 +178,7 @@ def bound_memory_(model: ir.Model, *, short: int = SHORT) -> int:
     """Let the memory of attention grow with the length of a text, in place.
 
     Args:
-        short: tokens of the longest text that is computed as before.
+        short: tokens of the longest text that is computed as before; more where windows are wide.
 
     Returns:
         The number of attentions that compute long texts in another way; 0 where not all can.
@@ -190,6 +192,7 @@ def bound_memory_(model: ir.Model, *, short: int = SHORT) -> int:
     windows = _windows(model, list({each.inputs[-1]: None for each in found}), short)
     if windows is None:
         return 0
+    short = max(short, _WINDOWS * max(window or 0 for window in windows.values()))
     chain = operators.Chain(graph, "long_texts", dtype=ir.DataType.INT64)
     tokens = chain.Shape("tokens", graph.inputs[0], start=1, end=2)
     most = operators.initializer(graph, "long_texts.short", [short])
@@ -245,12 +248,12 @@ def _windows(
     """How far a token sees on both sides by each mask, None for the whole text; None if a mask hides anything else.
 
     Args:
-        short: twice as much as the widest window.
+        short: the text that shows them has one token more.
     """
     bounds = [operators.const_array(v) for mask in masks for v in operators.ancestors(mask)]
     integers = [array for array in bounds if array is not None and array.dtype.kind == "i"]
     # The end of a window that is wider than the text would not be seen.
-    if any(((array > short // 2) & (array < _END)).any() for array in integers):
+    if any(((array >= short) & (array < _END)).any() for array in integers):
         return None
     length = short + 1
     real = np.arange(length) < np.array([[length], [length // 2]])
