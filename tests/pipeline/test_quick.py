@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from octobert.config.loading import parse
 from octobert.config.recipe import Recipe
 from octobert.pipeline.planner import steps_of
@@ -69,3 +71,25 @@ def test_without_quick_nothing_is_left_out(finished) -> None:
     facts = resolve(finished[0], tune=False)
     assert "left out by quick: true" not in facts.absent.values()
     assert facts.recipe is finished[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "scored"),
+    [
+        ({}, ["ort-f32"]),
+        ({"baselines": ["torch-f32"]}, ["torch-f32", "ort-f32"]),
+        (
+            {"session": {"openvino-cpu": {"options": {"INFERENCE_PRECISION_HINT": "bf16"}}}},
+            ["ort-f32", "openvino-f32"],
+        ),
+        ({"session": {"ort-cpu": {"options": {"session.intra_op.allow_spinning": "0"}}}}, None),
+    ],
+)
+def test_float_models_share_a_score_where_they_compute_the_same(
+    finished, changes: dict, scored: list[str] | None
+) -> None:
+    """Options of a session may change what a float model computes; so it has scores of its own."""
+    targets = {"targets": ["ort-cpu", "openvino-cpu"], "quick": False}
+    run = resolve(quick(finished[0], **targets, **changes), tune=False)
+    plain = [name for name in run.answering if name.endswith("-f32")]
+    assert plain == (scored or [name for name in run.candidates if name.endswith("-f32")])

@@ -129,10 +129,13 @@ class Run:
     @property
     def answering(self) -> tuple[str, ...]:
         """Return the candidates whose answers are scored: all but float models that compute what the reference computes."""
-        asked = self.recipe.baselines or ()
-        if not self.reads_texts or candidates.REFERENCE.name not in self.candidates:
+        asked, reference = self.recipe.baselines or (), candidates.REFERENCE.name
+        floats = candidates.float_baselines()
+        # Options of a session may change what it computes, such as the type of its products.
+        plain = {name for name in floats if self.entries(name) == SessionEntries()}
+        if not self.reads_texts or reference not in plain.intersection(self.candidates):
             return self.candidates
-        same = {name for name, each in candidates.float_baselines().items() if each.is_plain}
+        same = {name for name in plain if floats[name].is_plain}
         return tuple(name for name in self.candidates if name not in same or name in asked)
 
     @property
