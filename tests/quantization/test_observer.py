@@ -456,6 +456,22 @@ class TestSample:
         result = self.sample(graph[0], monkeypatch, 0)
         assert [result[name].rows.shape for name in NORM] == [(0, 32), (0, 32)]
 
+    @pytest.mark.parametrize("seed", range(4))
+    def test_one_long_text_is_not_the_sample(self, graph, seed: int) -> None:
+        """Of texts that are longer than a sample, several are taken, and progress ends with the last of them."""
+        data, done = rows([40] * 30), list[tuple[int, int]]()
+        for tokens in (1, 10):
+            observer.sample(
+                ir.load(graph[0]),
+                data,
+                0,
+                NORM,
+                tokens=tokens,
+                seed=seed,
+                on_rows=lambda *n: done.append(n),
+            )
+            assert done[-1] == (16, 16)
+
     def test_an_unknown_value_is_refused(self, graph) -> None:
         with pytest.raises(ModelError, match='the graph has no value "nothing"'):
             observer.sample(ir.load(graph[0]), rows([5]), 0, ["nothing"], tokens=4, seed=0)

@@ -26,8 +26,8 @@ from octobert.graph.capture import shapes
 Layout = tuple[int | str, ...]
 # Most tokens of a batch. The inputs of all linear layers of a BERT-base then take about 0.26 GB.
 TOKENS_PER_BATCH = 1024
-# Tokens that tell the range of a channel, for each that is sampled.
-_TOKENS_FOR_ENDS = 8
+# Tokens that tell the range of a channel, for each that is sampled, and the fewest texts: tokens of one are alike.
+_TOKENS_FOR_ENDS, _FEWEST_ROWS = 8, 16
 # Execution providers. What the first does not support runs on the next.
 CPU = "CPUExecutionProvider"
 _WITH = {"TensorrtExecutionProvider": ("TensorrtExecutionProvider", "CUDAExecutionProvider")}
@@ -93,7 +93,7 @@ def sample(
     *,
     tokens: int,
     seed: int,
-    on_rows: Callable[[int], None] | None = None,
+    on_rows: Callable[[int, int], None] = lambda *_: None,
 ) -> dict[str, Sample]:
     """Sample tokens of values at random. All values get the same tokens.
 
@@ -104,7 +104,7 @@ def sample(
         values: names of values of shape [B, S, C].
         tokens: expected number of sampled tokens.
         seed: of the random choice.
-        on_rows: called after each batch with the number of rows done.
+        on_rows: called after each batch with the rows done, and all rows that are run.
 
     Returns:
         Name of a value → its sample, with the range of each channel over eight times as many tokens.
@@ -115,7 +115,8 @@ def sample(
     generator = np.random.default_rng(seed)
     most = max(1, _TOKENS_FOR_ENDS * tokens)
     if sum(map(len, rows)) > most:
-        rows = rows_holding(most, [rows[i] for i in generator.permutation(len(rows))])
+        drawn = [rows[i] for i in generator.permutation(len(rows))]
+        rows = drawn[: max(len(rows_holding(most, drawn)), _FEWEST_ROWS)]
     share = min(1.0, tokens / max(sum(map(len, rows)), 1))
     chosen = [np.flatnonzero(generator.random(len(row)) < share) for row in rows]
     samples: dict[str, list[np.ndarray]] = {name: [] for name in values}
@@ -128,7 +129,7 @@ def sample(
             # A graph of any kind may read texts of different lengths at once.
             samples[name].append(part[chosen[index] % len(part)])
 
-    stream(model, rows, pad_id, values, take, on_rows=on_rows)
+    stream(model, rows, pad_id, values, take, on_rows=lambda done: on_rows(done, len(rows)))
     return {name: Sample(*ends[name], np.concatenate(samples[name])) for name in values}
 
 

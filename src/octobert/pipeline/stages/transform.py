@@ -99,7 +99,7 @@ def run(
                     sorted(wanted - samples.keys()),
                     tokens=SAMPLED_TOKENS,
                     seed=seed,
-                    on_rows=lambda done: context.progress("sampling", done, len(rows)),
+                    on_rows=functools.partial(context.progress, "sampling"),
                 )
             progress = lambda done, of, name=title: context.progress(name, done, of)  # noqa: E731
             changed, after = model.clone(), dict(samples)
