@@ -99,6 +99,10 @@ def test_a_benchmark_ends_at_the_first_look_that_tells_enough(monkeypatch) -> No
     assert turns.progress[-1][0] == 8
 
 
+def test_models_that_are_compared_with_none_take_all_rounds(monkeypatch) -> None:
+    assert len(Turns(monkeypatch, ours=[1]).take(30, stays=until_narrow([], 0.05))[0]) == 30
+
+
 @pytest.mark.parametrize("noise", ["normal", "skewed", "two modes"])
 @pytest.mark.parametrize("spread", [0.02, 0.05, 0.1])
 def test_intervals_of_a_measurement_that_ends_early_are_right(noise: str, spread: float) -> None:

@@ -102,7 +102,8 @@ def until_narrow(pairs: Collection[tuple[int, int]], within: float) -> Stays[flo
 
     def stays(samples: list[list[float]], running: list[int]) -> list[int]:
         is_look = len(samples[0]) in _LOOKS
-        return [] if is_look and all(is_known(samples, *pair) for pair in pairs) else running
+        known = is_look and bool(pairs) and all(is_known(samples, *pair) for pair in pairs)
+        return [] if known else running
 
     def is_known(samples: list[list[float]], one: int, other: int) -> bool:
         ratio = quantile((np.array(samples[one]) / samples[other]).tolist(), reach=_STRICT)
