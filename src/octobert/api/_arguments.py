@@ -15,7 +15,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeAlias
 
-from octobert.core.errors import RecipeError
+from octobert.core.errors import DataError, RecipeError
 from octobert.core.plain import preview
 from octobert.core.progress import ProgressCallback, ProgressEvent, ignore
 
@@ -69,6 +69,20 @@ def optional_path(value: Any, name: str) -> Path | None:
 def paths_of(value: Any, name: str) -> list[Path]:
     """One path or several (see `path_of`)."""
     return [path_of(path, name) for path in ([value] if isinstance(value, str | Path) else value)]
+
+
+def read_text(path: PathLike) -> str:
+    """The text of a UTF-8 file.
+
+    Raises:
+        DataError: The file is missing, cannot be read, or is not UTF-8.
+    """
+    from octobert.data.formats import decoded, read
+
+    file = Path(path)
+    if not file.is_file():
+        raise DataError("the file does not exist", where=str(path), fix="check the path")
+    return decoded(file, read(file))
 
 
 def raw_recipe(model: Any, task: Any, data: Any, keys: Mapping[str, Any]) -> dict[str, Any]:

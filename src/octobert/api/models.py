@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from octobert.api._arguments import (
@@ -26,7 +25,7 @@ from octobert.api._arguments import (
     progress_step,
 )
 from octobert.core import environment
-from octobert.core.errors import DataError, RecipeError
+from octobert.core.errors import RecipeError
 from octobert.core.progress import ProgressCallback
 
 if TYPE_CHECKING:
@@ -488,17 +487,3 @@ def inspect(
             repeats=repeats,
             on_progress=on_progress,
         )
-
-
-def read_text(path: PathLike) -> str:
-    """The text of a UTF-8 file.
-
-    Raises:
-        DataError: The file is missing, cannot be read, or is not UTF-8.
-    """
-    from octobert.data.formats import decoded, read
-
-    file = Path(path)
-    if not file.is_file():
-        raise DataError("the file does not exist", where=str(path), fix="check the path")
-    return decoded(file, read(file))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octobert.api import models
+from octobert.api._arguments import read_text
 from octobert.cli import _options, _show
 from octobert.core.errors import DataError, TokenError
 
@@ -184,7 +185,7 @@ def _questions(
             got=got,
             fix="give --question and either --context or --context-file",
         )
-    whole = context if file is None else models.read_text(file)
+    whole = context if file is None else read_text(file)
     return [(question, str(whole)) for question in questions]
 
 
