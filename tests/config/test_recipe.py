@@ -73,6 +73,7 @@ def test_tokens_are_scaled_on_processors_alone(targets, scaled) -> None:
         ("dynamic", ["openvino-cpu", "ort-cpu"], True),
         ("weight-only", ["ort-cpu"], False),
         ("static", ["qnn"], False),
+        ("static", ["ort-cuda"], False),
         ("static", ["qnn", "ort-cpu"], True),
         ({"static": {"activations": "uint16"}}, ["ort-cpu"], False),
         ({"static": {"activations": "uint8"}}, ["qnn"], True),

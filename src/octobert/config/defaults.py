@@ -10,7 +10,8 @@ def defaults_of(raw: PlainRecipe) -> PlainRecipe:
     """Return keys with the values that they have where a recipe does not set them.
 
     Nothing is transformed or corrected where weights are trained or nothing is quantized, and nothing is transformed where no
-    target has an interval of 8 bits for many tokens: outlier channels disturb only their own token. Where a target is no CPU,
+    target has an interval of 8 bits for many tokens: outlier channels disturb only their own token; nor where a target cannot
+    run what smoothing writes. Where a target is no CPU,
     there are no token scales: they part what is one kernel there, and their cost is not measured. Smoothing does not reach
     what residual adds read: the calibrator `mse` clips the outliers of few tokens there.
 
@@ -29,7 +30,8 @@ def defaults_of(raw: PlainRecipe) -> PlainRecipe:
         found["calibrate"] = Choice(name="mse")
     if choice.name == "float" or raw.get("qat") is not None:
         return {**found, "transforms": (), "corrections": ()}
-    if not any(method.smoothed(table) for table in tables):
+    takes_all = all(table.rewrites.smoothed for table in tables)
+    if not takes_all or not any(method.smoothed(table) for table in tables):
         return {**found, "transforms": ()}
     if any(table.device != "CPU" for table in tables):
         everywhere = fields["transforms"].default

@@ -124,11 +124,13 @@ class Rewrites(FrozenModel):
         first_token: the last layer computes the first token only, where the head reads no other token.
         integer_products: products may be integer operators (`graph.passes.cpu`).
         norms_up_to_cores: largest number of cores at which norms are written in vectorized operators (`graph.passes.cpu`).
+        smoothed: residual paths may read a norm whose channels were scaled and restored.
     """
 
     first_token: bool = True
     integer_products: bool = False
     norms_up_to_cores: int = 0
+    smoothed: bool = True
 
 
 class Needs(FrozenModel):

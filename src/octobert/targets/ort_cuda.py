@@ -1,8 +1,8 @@
 """ONNX Runtime on NVIDIA GPUs, with its fused int8 operators (`graph.passes.qordered`): values stay int8 from the embeddings to
 the head.
 
-The recipe needs `transforms: []`: SmoothQuant rescales the residual path, which these operators read with one scale. The target
-has not been run.
+Nothing is transformed: SmoothQuant rescales the residual path, which these operators read with one scale. The target has not been
+run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CAPABILITIES = Capabilities(
     roles=(*LINEAR, "residual.skip", *EMBEDDING, *OUTPUTS),
     qdq=False,
     onnx=OnnxRules(opset=(13, 25), domains=("com.microsoft",)),
-    rewrites=Rewrites(first_token=False),
+    rewrites=Rewrites(first_token=False, smoothed=False),
     file="onnx/model_fused.onnx",
     needs=Needs(extra="gpu", build="onnxruntime-gpu", drivers=("nvidia", "cuda", "cudnn")),
     written_anywhere=True,
