@@ -16,9 +16,10 @@ from octobert.core.heads import HEADS
 from octobert.core.model_config import Dense, Normalize, Pooling
 from octobert.graph import operators
 from octobert.graph.capture.pooling import append_pooling_
-from octobert.models.pooling import pool, pooler_of, pooling_of
+from octobert.models.pooling import pooler_of, pooling_of
 from octobert.models.sentence_transformers import copy_modules, module_files
 from octobert.models.source import resolve
+from octobert.models.torch_pooling import pool
 from tests.support.pooling import reference, write_modules
 
 # float32 against float64, relative to values around 1.

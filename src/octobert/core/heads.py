@@ -5,7 +5,7 @@ Nothing asks for a head by its name. To support another one, add an entry to `HE
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from octobert.core.errors import ModelError, did_you_mean
@@ -33,6 +33,7 @@ class Head:
         input: what a user gives: `texts`, one or a pair; a `named` text, which is a query or a document; `words` of a sentence,
             and a `question` with a context, which are read in windows; a `masked` text; `feeds`, arrays for all inputs.
         taught: what a model with the head gives, where only a teacher can train it; else empty.
+        modular: modules of sentence-transformers may make the outputs instead of layers of transformers, in a cross-encoder.
         wide: outputs have one number for each entry of the vocabulary, so that few rows take much memory.
     """
 
@@ -43,10 +44,13 @@ class Head:
     pooler: bool = False
     pretrained: bool = False
     families: tuple[str, ...] = ()
-    encoder: Literal["", "SentenceTransformer", "SparseEncoder", "MultiVectorEncoder"] = ""
+    encoder: Literal[
+        "", "SentenceTransformer", "SparseEncoder", "MultiVectorEncoder", "CrossEncoder"
+    ] = ""
     pools: str = STATES
     input: Literal["texts", "named", "words", "question", "masked", "feeds"] = "texts"
     taught: str = ""
+    modular: bool = False
     wide: bool = False
 
     @property
@@ -63,6 +67,11 @@ class Head:
     def pooled(self) -> bool:
         """Return whether octobert adds modules of sentence-transformers to the model."""
         return bool(self.encoder)
+
+    @property
+    def by_modules(self) -> Head:
+        """Return the same head, made by the modules of a cross-encoder."""
+        return replace(self, auto_class="AutoModel", encoder="CrossEncoder")
 
     @property
     def model_outputs(self) -> tuple[str, ...]:
@@ -94,6 +103,7 @@ HEADS = {
             ("logits",),
             "classes",
             pooler=True,
+            modular=True,
         ),
         Head(
             "token-classification",

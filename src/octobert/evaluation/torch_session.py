@@ -9,7 +9,7 @@ import numpy as np
 from octobert.core import environment
 from octobert.core.heads import head_of
 from octobert.core.session import Feeds, SessionOptions, read_outputs
-from octobert.models import checkpoint, pooling
+from octobert.models import checkpoint, pooling, torch_pooling
 from octobert.targets.shared import sessions
 
 
@@ -48,5 +48,5 @@ class TorchSession:
     def run(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Return the outputs of one batch by name."""
         taken = {name: array for name, array in feeds.items() if name in self._accepts}
-        given = pooling.answers(self.model, taken, self._head, self._pooler)
+        given = torch_pooling.answers(self.model, taken, self._head, self._pooler)
         return {name: given[name] for name in self.outputs}

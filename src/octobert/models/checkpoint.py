@@ -26,7 +26,10 @@ from octobert.core.heads import head_of
 from octobert.core.model_config import ADAPTER_CONFIG
 from octobert.models import weights
 from octobert.models.heads import unused_weights
+from octobert.models.pooling import pooler_of
+from octobert.models.sentence_transformers import is_modular
 from octobert.models.source import ModelSource, read_config
+from octobert.models.torch_pooling import with_modules
 
 _LAYERS_KEY = "finetune.layers"
 # Ends of keys of a config that choose code: auto_map, attn_implementation, _attn_implementation, …
@@ -50,6 +53,15 @@ def load_torch(
     Raises:
         ModelError: torch or transformers is missing, or the checkpoint does not hold all weights of this head.
     """
+    chosen = head_of(head)
+    if chosen.modular and is_modular(folder):
+        encoder = load_torch(
+            folder, "feature-extraction", attention=attention, allow_pickle=allow_pickle
+        )
+        pooler = pooler_of(folder, chosen.by_modules, allow_pickle=allow_pickle)
+        whole = with_modules(encoder, pooler)
+        whole.input_names = inputs_of(encoder)
+        return whole.eval()
     model, info = _from_pretrained(
         folder, head, allow_pickle=allow_pickle, attn_implementation=attention
     )

@@ -32,7 +32,6 @@ from octobert.core.model_config import (
     PoolingStep,
     read_object,
 )
-from octobert.core.session import Feeds
 from octobert.models.late_interaction import PROJECTION, STANFORD
 from octobert.models.locating import pickle_only
 from octobert.models.sentence_transformers import (
@@ -48,6 +47,7 @@ _MODULES = {
     "SentenceTransformer": ("Transformer", "Pooling"),
     "SparseEncoder": ("MLMTransformer or Transformer", "SpladePooling"),
     "MultiVectorEncoder": ("Transformer",),
+    "CrossEncoder": ("Transformer", "Pooling"),
 }
 _PLAIN = {
     "SentenceTransformer": Pooling(),
@@ -119,11 +119,24 @@ def pooling_of(folder: Path, head: Head) -> Pooling:
             got="include_prompt: false",
             fix="remove the prompts of the model",
         )
-    steps = [
-        _step(name, module_folder, folder, "token_embeddings" if late else _EMBEDDING)
+    reads = "token_embeddings" if late else _EMBEDDING
+    following = [
+        (name, module_folder)
         for name, (_, module_folder) in list(zip(names, modules, strict=True))[1 + len(others) :]
         if name not in ("Dropout", "MultiVectorMask")
     ]
+    scores = len(following) - 1 if head.encoder == "CrossEncoder" else -1
+    steps = [
+        _step(name, place, folder, reads, "scores" if index == scores else reads)
+        for index, (name, place) in enumerate(following)
+    ]
+    if scores >= 0 and not isinstance(steps[-1], Dense):
+        raise ModelError(
+            "the last module of a cross-encoder makes no scores",
+            where=where,
+            got=names[-1],
+            expected="Dense",
+        )
     if late and not any(isinstance(step, Normalize) for step in steps):
         # PyLate normalizes without stating it.
         steps.append(Normalize())
@@ -211,81 +224,6 @@ def pooler_of(folder: Path, head: Head, *, allow_pickle: bool = False) -> Pooler
                 )
             weights[f"{step.folder}.{name}"] = arrays[name].astype(np.float32)
     return Pooler(pooling, weights)
-
-
-def pool(states: Any, mask: Any, pooler: Pooler) -> Any:
-    """Pool what a model gives for each token in PyTorch, the reference for the graph's pooling.
-
-    Args:
-        states: tensor [B, S, D]: states, or logits over the vocabulary.
-        mask: the attention mask, tensor [B, S]; padding is on the right.
-        pooler: how.
-
-    Returns:
-        tensor [B, E], or [B, S, E] where nothing is pooled.
-    """
-    import torch
-    import torch.nn.functional as F
-
-    def weight(name: str) -> Any:
-        array = pooler.weights.get(name)
-        return None if array is None else torch.from_numpy(array).to(states)
-
-    token_mask = mask.unsqueeze(-1).to(states.dtype)
-    for _ in range(pooler.pooling.saturation):
-        states = states.relu().log1p()
-    pooled = [_pooled(mode, states, token_mask) for mode in pooler.pooling.modes]
-    x = torch.cat(pooled, dim=-1) if pooled else states
-    for step in pooler.pooling.steps:
-        if isinstance(step, Normalize):
-            x = F.normalize(x, dim=-1, eps=MIN_NORM)
-        elif isinstance(step, LayerNorm):
-            scale, shift = weight(f"{step.folder}.norm.weight"), weight(f"{step.folder}.norm.bias")
-            x = F.layer_norm(x, (step.dimension,), scale, shift, NORM_EPSILON)
-        else:
-            output = F.linear(
-                x, weight(f"{step.folder}.linear.weight"), weight(f"{step.folder}.linear.bias")
-            )
-            output = getattr(torch.nn, step.activation)()(output)
-            if step.residual:
-                projection = weight(f"{step.folder}.residual.weight")
-                output = output + (x if projection is None else F.linear(x, projection))
-            x = output
-    return x[..., : pooler.pooling.truncate_dim]
-
-
-def answers(model: Any, feeds: Feeds, head: Head, pooler: Pooler | None) -> dict[str, np.ndarray]:
-    """Return the outputs of a PyTorch model by name, in the order of `head.outputs`; vectors are made of them by `pooler`."""
-    import torch
-
-    tensors = {name: torch.from_numpy(array) for name, array in feeds.items()}
-    with torch.inference_mode():
-        result = model(**tensors)
-    if pooler is not None:
-        states = result[head.pools]
-        vectors = pool(states, tensors["attention_mask"], pooler)
-        result = {head.pools: states, head.outputs[-1]: vectors}
-    return {name: result[name].numpy() for name in head.outputs}
-
-
-def _pooled(mode: Mode, states: Any, token_mask: Any) -> Any:
-    """One mode; `token_mask` is 1 for tokens and 0 for padding, [B, S, 1]."""
-    if mode == "cls":
-        return states[:, 0]
-    if mode == "max":
-        return states.masked_fill(token_mask == 0, float("-inf")).amax(1)
-    if mode == "sum":
-        return (states * token_mask).sum(1)
-    if mode in ("mean", "mean_sqrt_len_tokens"):
-        count = token_mask.sum(1).clamp(min=MIN_TOKENS)
-        return (states * token_mask).sum(1) / (count if mode == "mean" else count.sqrt())
-    places = token_mask.cumsum(1) * token_mask
-    weights = (
-        places
-        if mode == "weightedmean"
-        else (places == token_mask.sum(1, keepdim=True)).to(states.dtype)
-    )
-    return (states * weights).sum(1) / weights.sum(1).clamp(min=MIN_TOKENS)
 
 
 def _check_widths(
@@ -383,23 +321,24 @@ def _modes(stated: Mapping[str, Any], where: str) -> tuple[tuple[Mode, ...], int
     return tuple(modes), 0
 
 
-def _step(name: str, module_folder: Path, folder: Path, reads: str) -> PoolingStep:
+def _step(name: str, module_folder: Path, folder: Path, reads: str, writes: str) -> PoolingStep:
     """A module after pooling.
 
     Args:
-        reads: what it reads and writes.
+        reads: what it reads.
+        writes: what it writes.
     """
     stated, where = (
         _options(module_folder, missing_ok=name == "Normalize"),
         str(module_folder / "config.json"),
     )
-    inputs = {stated.get(key) or reads for key in ("module_input_name", "module_output_name")}
-    if inputs != {reads}:
+    used = [stated.get(key) or reads for key in ("module_input_name", "module_output_name")]
+    if used != [reads, writes]:
         raise ModelError(
             f"this use of {name} is not supported",
             where=where,
-            got=", ".join(sorted(inputs)),
-            expected=reads,
+            got=" → ".join(map(str, used)),
+            expected=f"{reads} → {writes}",
         )
     inner = module_folder.relative_to(folder).as_posix()
     if name == "Normalize":

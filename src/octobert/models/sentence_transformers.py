@@ -86,6 +86,10 @@ _LATE = (
     "a late-interaction model (ColBERT), which has a vector for each token of a text",
     "choose the task late-interaction",
 )
+_CROSS = (
+    "a cross-encoder, which scores texts",
+    "choose the task reranking or text-classification",
+)
 _TABLE = (
     "a table of token vectors without an encoder",
     "use it as it is: there are no layers that 8 bits would make faster",
@@ -115,6 +119,10 @@ _OTHERS = {
     GLINER: (
         "GLiNER, which reads its labels beside the text",
         "choose a model that transformers opens for token-classification",
+    ),
+    "LogitScore": (
+        "a reranker that compares the logits of two tokens, such as yes and no",
+        WHOLE,
     ),
     _SETFIT: (
         "SetFit, a sentence encoder with a classifier of scikit-learn behind it",
@@ -220,6 +228,12 @@ def entries(types: Mapping[str, str]) -> list[dict[str, Any]]:
     ]
 
 
+def is_modular(folder: Path) -> bool:
+    """Return whether modules behind the encoder make the answers of a cross-encoder."""
+    about = read_object(folder / ABOUT, missing_ok=True)
+    return about.get("model_type") == "CrossEncoder" and len(modules_of(folder)) > 1
+
+
 def check_kind(folder: Path, head: Head | None = None) -> None:
     """Refuse a folder whose files name a kind of model that no task takes, or another one than a head is for.
 
@@ -237,11 +251,12 @@ def check_kind(folder: Path, head: Head | None = None) -> None:
     ]
     names += [name for name in (GLINER, _SETFIT) if (folder / name).is_file()]
     others = dict(_OTHERS)
-    if len(modules) > 1:
-        others["CrossEncoder"] = f"a reranker made of {len(modules)} modules", WHOLE
     for encoder, (words, own) in _KINDS.items():
-        if head is not None and head.encoder != encoder:
+        # Modules between the encoder and the scores of a cross-encoder are those of sentence encoders.
+        if head is not None and head.encoder not in (encoder, "CrossEncoder"):
             others |= dict.fromkeys(own, words)
+    if head is not None and head.encoder and head.encoder != "CrossEncoder":
+        others["CrossEncoder"] = _CROSS
     for name in names:
         if name in others:
             what, fix = others[name]

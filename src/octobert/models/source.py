@@ -18,12 +18,14 @@ from octobert.core.families import family_of, longest_input, model_types
 from octobert.core.family import EncoderFamily
 from octobert.core.files import canonical_digest, file_digest, file_stamp, opened
 from octobert.core.frozen import FrozenModel
+from octobert.core.heads import HEADS
 from octobert.core.model_config import (
     ABOUT,
     MODULES,
     QUERY_TABLE,
     TOKENIZER_FILES,
     Config,
+    Dense,
     Similarity,
     read_object,
 )
@@ -32,7 +34,8 @@ from octobert.core.origin import listed
 from octobert.core.results import ModelMetadata, Problem
 from octobert.models.late_interaction import reading_of
 from octobert.models.locating import check_fits, completed, files_of, flat, locate
-from octobert.models.sentence_transformers import check_kind
+from octobert.models.pooling import pooling_of
+from octobert.models.sentence_transformers import check_kind, is_modular
 from octobert.models.weights import other_kind
 
 _BESIDE = ("tokenizer.json", "config.json", "vocab.txt")
@@ -182,6 +185,8 @@ def resolve(
     stamp = _summary(path, folder, file_stamp)
     if path.is_file():
         config = {**config, **tables_of(path, file_stamp(path))}
+    elif is_modular(folder):
+        config = {**config, **_of_classifier(config, folder)}
     return ModelSource(
         path=path,
         kind="checkpoint" if path.is_dir() else "onnx",
@@ -275,6 +280,21 @@ def _native(config: Config, *, where: str) -> Config:
             fix="download or copy the model again",
         ) from error
     return {key: value for key, value in native.items() if key != "auto_map"}
+
+
+def _of_classifier(config: Config, folder: Path) -> Config:
+    """What the config of a classifier states and that of a cross-encoder's encoder does not: its class, and its classes."""
+    head = HEADS["sequence-classification"]
+    last = pooling_of(folder, head.by_modules).steps[-1]
+    assert isinstance(last, Dense)
+    stated = str((config.get("architectures") or ["Model"])[0])
+    labels = [f"LABEL_{i}" for i in range(last.out_features)]
+    return {
+        "architectures": [re.sub(r"(For[A-Z]\w*|Model)$", head.architecture, stated)],
+        "num_labels": len(labels),
+        "id2label": dict(zip(map(str, range(len(labels))), labels, strict=True)),
+        "label2id": {label: i for i, label in enumerate(labels)},
+    }
 
 
 def _model_type(config: Config, family: str | None, *, where: str, needed: bool) -> str | None:

@@ -18,6 +18,7 @@ from octobert.data import sources
 from octobert.data.tokenization import check_length
 from octobert.models import checkpoint, heads, weights
 from octobert.models.pooling import pooler_of
+from octobert.models.sentence_transformers import is_modular
 from octobert.models.source import ModelSource
 from octobert.pipeline.run import Run, TargetRun
 from octobert.quantization.methods.static import WHERE, Static
@@ -235,6 +236,12 @@ def _check_training(name: str, settings: TrainingSettings, model: ModelSource, t
         )
     if isinstance(settings, Qat) and settings.trained is not None:
         return
+    if head_of(task.head).modular and is_modular(model.tokenizer_folder):
+        raise RecipeError(
+            "a cross-encoder whose scores modules make cannot be trained here",
+            where=name,
+            fix="train it with sentence-transformers, and leave this key out",
+        )
     untrainable = head_of(task.head).taught
     if untrainable and (settings.distill is None or settings.distill.share < 1):
         raise RecipeError(

@@ -1,8 +1,8 @@
 """ONNX Runtime on NVIDIA GPUs, with its fused int8 operators (`graph.passes.qordered`): values stay int8 from the embeddings to
 the head.
 
-Nothing is transformed: SmoothQuant rescales the residual path, which these operators read with one scale. The target has not been
-run.
+Nothing is transformed: SmoothQuant rescales the residual path, which these operators read with one scale. The target has not
+been run.
 """
 
 from __future__ import annotations

@@ -17,8 +17,9 @@ from octobert.core.heads import head_of
 from octobert.core.session import read_outputs
 from octobert.data.tokenizer_files import open_tokenizer, tokenizer_file
 from octobert.models.checkpoint import inputs_of, load_torch
-from octobert.models.pooling import Pooler, pool, pooler_of
+from octobert.models.pooling import Pooler, pooler_of
 from octobert.models.source import ModelSource
+from octobert.models.torch_pooling import pool
 
 # Logit of padding; its softmax is 0.
 _MASKED = -1e4

@@ -30,8 +30,9 @@ from octobert.graph.capture import canonical, lowering, shapes, structure
 from octobert.graph.capture.pooling import append_pooling_
 from octobert.models import checkpoint, weights
 from octobert.models.heads import outputs_of
-from octobert.models.pooling import answers, pooler_of
+from octobert.models.pooling import pooler_of
 from octobert.models.source import ModelSource
+from octobert.models.torch_pooling import answers
 
 _FILE = "the original ONNX file"
 # Operators that take time, besides linear layers.
