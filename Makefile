@@ -19,17 +19,10 @@ QEMU_ARM := qemu-aarch64-static
 EMULATORS := { apt-get update -qq && apt-get install -qq -y --no-install-recommends qemu-user-static; } > /dev/null 2>&1 || true
 AVX2 := Haswell,-pcid,-x2apic,-tsc-deadline,-hle,-invpcid,-rtm
 
-# SIGKILLs of `make soak-kills`, and what is killed.
-KILLS := 1000
-FLOWS := run,publish,search,auto,qat,finetune,embed,predict,tune
-
-# Folder with the data sets and checkpoints of `make bench-auto`.
-SHARED := ../shared
-
 # Versions of sentence-transformers whose answers octobert is compared with.
 REFERENCES := 5.7.0 6.2.0
 
-.PHONY: install demo screenshots quick test test-slow test-web test-shared test-cluster test-clients test-newest test-cpus test-arm test-python coverage wheel-test test-reference lint docs bench bench-here bench-auto bench-olive fuzz soak soak-kills clean
+.PHONY: install demo screenshots quick test test-slow test-web test-shared test-cluster test-clients test-newest test-cpus test-arm test-python coverage wheel-test test-reference lint docs clean
 
 install: .venv/installed
 
@@ -154,52 +147,8 @@ docs: .venv/docs
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[docs]"
 	touch $@
 
-bench: install
-	$(BIN)/python benchmarks/foundation.py
-	$(BIN)/python benchmarks/calibration.py
-	$(BIN)/python benchmarks/calibration.py --placement tensorrt
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[bench]"
-	$(BIN)/python benchmarks/calibration.py --peers 16
-	$(BIN)/python benchmarks/norms.py
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[browser]"
-	$(BIN)/python benchmarks/page.py
-	$(BIN)/python benchmarks/speed.py
-
-# What 8 bits are worth on this machine, in about five minutes.
-bench-here: install
-	$(BIN)/python benchmarks/speed_here.py
-
-# OLIVE has a checkout of Olive for each release; MODEL and DATA take the place of the models and data of its configs. SEARCH: part of the names of the
-# configs whose plans are searched, by default all.
-bench-olive: install
-	$(BIN)/python benchmarks/olive_configs.py $(OLIVE) --model $(MODEL) --data $(DATA)/mrpc \
-	  --texts $(DATA)/xnli/dev-en.tsv --search "$(SEARCH)" --page docs/reference/olive-configs.md
-
-# What `octobert auto` chooses, compared with an exhaustive grid.
-bench-auto: install
-	for case in mrpc sst2 stsb squad bert-base; do \
-	  for seed in 0 1 2; do $(BIN)/python benchmarks/choosing.py regret --case $$case --seed $$seed --shared $(SHARED) || exit 1; done; \
-	done
-	$(BIN)/python benchmarks/choosing.py simulated --isa AVX2 --shared $(SHARED)
-	$(BIN)/python benchmarks/choosing.py outliers --shared $(SHARED)
-	$(BIN)/python benchmarks/choosing.py kills --shared $(SHARED)
-	$(BIN)/python benchmarks/choosing.py table
-
-# Damaged files of every kind, 10,000 of each at the most in five minutes each.
-fuzz: install
-	$(BIN)/python benchmarks/fuzz.py --page docs/evidence/robustness.md
-	$(BIN)/python -m pytest tests/properties --hypothesis-profile=many
-
-soak: install
-	$(BIN)/python benchmarks/soak.py --minutes 60
-	$(BIN)/python benchmarks/soak.py --texts 1000000 --target openvino-cpu
-	$(BIN)/python benchmarks/soak_disk.py
-	$(BIN)/python benchmarks/soak_disk.py --kind names
-	$(BIN)/python benchmarks/soak_environments.py
-	$(BIN)/python benchmarks/soak_bytes.py
-
-soak-kills: install
-	$(BIN)/python benchmarks/soak_kills.py --kills $(KILLS) --flows $(FLOWS)
-
 clean:
 	rm -rf .venv runs
+
+# bench, bench-here, bench-auto, bench-olive, fuzz, soak, soak-kills
+include benchmarks/benchmarks.mk

@@ -33,6 +33,7 @@ sys.path.remove(BENCHMARKS)
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 # Document → the task that it is about; all others are about single texts.
 TASKS = {
+    "README.md": "embedding",
     "docs/guides/question-answering.md": "squad",
     "docs/guides/token-classification.md": "token-classification",
     "docs/guides/embeddings.md": "embedding",

@@ -22,7 +22,7 @@ from octobert.core.progress import ProgressCallback, ProgressEvent, ignore
 
 @dataclass(frozen=True)
 class Least:
-    """The smallest value of a number that is accepted."""
+    """The smallest accepted value of a number."""
 
     value: float
 
@@ -47,7 +47,7 @@ NotNegative: TypeAlias = Annotated[float, Least(0)]
 
 
 def path_of(value: Any, name: str) -> Path:
-    """A path given as `str` or `Path`.
+    """Return a path that is given as `str` or `Path`.
 
     Args:
         value: what was passed.
@@ -62,17 +62,17 @@ def path_of(value: Any, name: str) -> Path:
 
 
 def optional_path(value: Any, name: str) -> Path | None:
-    """A path, or None where none is given (see `path_of`)."""
+    """Return a path, or None where none is given (see `path_of`)."""
     return None if value is None else path_of(value, name)
 
 
 def paths_of(value: Any, name: str) -> list[Path]:
-    """One path or several (see `path_of`)."""
+    """Return one path or several, as a list (see `path_of`)."""
     return [path_of(path, name) for path in ([value] if isinstance(value, str | Path) else value)]
 
 
 def read_text(path: PathLike) -> str:
-    """The text of a UTF-8 file.
+    """Return the text of a UTF-8 file.
 
     Raises:
         DataError: The file is missing, cannot be read, or is not UTF-8.
@@ -86,13 +86,13 @@ def read_text(path: PathLike) -> str:
 
 
 def raw_recipe(model: Any, task: Any, data: Any, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe as plain data, of what every recipe has and other keys."""
+    """Return a recipe as plain data, of what every recipe has and other keys."""
     rows = dict(data) if isinstance(data, Mapping) else str(path_of(data, "data"))
     return {"model": str(path_of(model, "model")), "task": task, "data": rows, **keys}
 
 
 def numbers_of(value: Any, name: str, least: int = 1) -> tuple[int, ...]:
-    """One whole number or several, as a tuple.
+    """Return one whole number or several, as a tuple.
 
     Args:
         value: what was passed.
@@ -119,7 +119,7 @@ def numbers_of(value: Any, name: str, least: int = 1) -> tuple[int, ...]:
 
 
 def names_of(value: Any, name: str) -> tuple[str, ...]:
-    """One name or several, as a tuple.
+    """Return one name or several, as a tuple.
 
     Raises:
         RecipeError: one is not a text.
@@ -132,7 +132,7 @@ def names_of(value: Any, name: str) -> tuple[str, ...]:
 
 
 def column_options(name: str, texts: Sequence[str], label: str | None) -> dict[str, Any]:
-    """The options of a task for the columns of its texts and of what is expected of them.
+    """Return the options of a task that name the columns of texts and of expected answers.
 
     Args:
         name: of the task.
@@ -179,7 +179,7 @@ def column_options(name: str, texts: Sequence[str], label: str | None) -> dict[s
 
 @contextmanager
 def shown(progress: ProgressCallback | None) -> Iterator[ProgressCallback]:
-    """The callback of a call: the one that was given, or a progress bar in a notebook, or one that shows nothing."""
+    """Return the callback of a call: the given one, or a progress bar in a notebook, or one that shows nothing."""
     if progress is not None and not callable(progress):
         raise RecipeError(
             "the callback is not a function",
@@ -199,7 +199,7 @@ def shown(progress: ProgressCallback | None) -> Iterator[ProgressCallback]:
 
 
 def _in_notebook() -> bool:
-    """True where this process is the kernel of a notebook."""
+    """Return whether this process is the kernel of a notebook."""
     if "IPython" not in sys.modules:
         return False
     shell = sys.modules["IPython"].get_ipython()
@@ -223,7 +223,7 @@ def progress_step(
 
 
 def _items(value: Any, one: type | UnionType) -> tuple[Any, ...]:
-    """Several values, or one. An array without dimensions says that it is iterable, and is not."""
+    """Return one value or several as a tuple. An array without dimensions says that it is iterable, and is not."""
     try:
         return (value,) if isinstance(value, one) else tuple(value)
     except TypeError:

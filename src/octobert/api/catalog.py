@@ -22,7 +22,7 @@ _DEADLY = (
 
 
 def list_targets() -> dict[str, tuple[Capabilities, Probe]]:
-    """Every target: what it accepts, and whether it can run on this machine."""
+    """Return every target: what it accepts, and whether it can run on this machine."""
     from octobert import targets
     from octobert.core.capability import Probe
     from octobert.targets import runtimes
@@ -40,7 +40,7 @@ def list_targets() -> dict[str, tuple[Capabilities, Probe]]:
 
 @functools.cache
 def _ends_python(package: str) -> bool:
-    """Whether importing a runtime ends the process, tried in a child: no exception says so."""
+    """Return whether importing a runtime ends the process. A child tries it, because no exception says so."""
     from octobert.core import processes
 
     if package in sys.modules or importlib.util.find_spec(package) is None:
@@ -51,14 +51,14 @@ def _ends_python(package: str) -> bool:
 
 
 def list_tasks() -> dict[str, TaskOptions]:
-    """Every task: its description and its options."""
+    """Return every task: its description and its options."""
     from octobert import tasks
 
     return dict(sorted(tasks.each()))
 
 
 def list_placements(name: str | None = None) -> dict[str, Placement]:
-    """Every placement: which values it quantizes, and why it leaves others in float.
+    """Return every placement: which values it quantizes, and why it leaves others in float.
 
     Args:
         name: List only this one.
@@ -72,14 +72,14 @@ def list_placements(name: str | None = None) -> dict[str, Placement]:
 
 
 def recipe_schema() -> dict[str, Any]:
-    """The JSON Schema of recipe files, with the names and options of the installed plugins."""
+    """Return the JSON Schema of recipe files, with the names and options of the installed plugins."""
     from octobert.config import schema
 
     return schema.recipe_schema()
 
 
 def doctor() -> tuple[Environment, list[str]]:
-    """(this machine and the installed packages, what they mean for 8-bit models in sentences)."""
+    """Return this machine with the installed packages, and sentences on what they mean for 8-bit models."""
     from octobert.core import environment
 
     here = environment.current()

@@ -103,7 +103,7 @@ def settings(
     min_speedup: float | None = None,
     minutes: float | None = None,
 ) -> dict[str, Any]:
-    """The recipe's key `choose` for the arguments of `auto`.
+    """Return the recipe's key `choose` for the arguments of `auto`.
 
     Raises:
         RecipeError: The latency has another form, there are two goals, or a limit means nothing.
@@ -144,7 +144,7 @@ def settings(
 
 
 def _latency(text: str | None) -> tuple[str, float | None]:
-    """The figure that a latency names, and the largest accepted one in ms."""
+    """Return the figure that a latency names, and the largest accepted one in ms."""
     if text is None:
         return "latency", None
     match = _LATENCY.fullmatch(text) if isinstance(text, str) else None

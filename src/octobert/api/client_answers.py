@@ -91,7 +91,7 @@ def check(source: Path, file: Path, folder: Path, name: str, client: Client, mod
 
 
 def _errors(ours: np.ndarray, theirs: np.ndarray) -> list[float]:
-    """Of each text the largest difference, relative to the largest number of all; 1 where the shapes differ."""
+    """Return the largest difference of each text, relative to the largest number of all; 1 where the shapes differ."""
     if theirs.shape != ours.shape:
         return [1.0] * len(ours)
     errors = np.abs(theirs - ours) / max(np.abs(ours).max(), 1e-30)
@@ -99,7 +99,7 @@ def _errors(ours: np.ndarray, theirs: np.ndarray) -> list[float]:
 
 
 def _read(folder: Path, client: Client, texts: list[Text], side: str) -> list[list[int]]:
-    """The tokens that a client makes of texts with an exported tokenizer."""
+    """Return the tokens that a client makes of texts with an exported tokenizer."""
     from tokenizers import Tokenizer as Opened
 
     name, key = client.limit
@@ -115,7 +115,7 @@ def _read(folder: Path, client: Client, texts: list[Text], side: str) -> list[li
 def _computed(
     exported: FinishedModel, client: Client, model: Model, options: SessionOptions, feeds: Feeds
 ) -> dict[str, np.ndarray]:
-    """What a client makes of the outputs of an exported file, by the names of those that octobert reads."""
+    """Return what a client computes from the outputs of an exported file, by the names of those that octobert reads."""
     head, outputs = head_of(exported.head), {}
     splade = head.encoder == "SparseEncoder" and client.readings == "own"
     pools = client.outputs == "modules" or model.given == "states"

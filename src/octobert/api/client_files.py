@@ -30,7 +30,7 @@ _TOKENIZER_IR = "openvino_tokenizer.xml"
 
 
 def name_no_file(folder: Path) -> None:
-    """Packages name the 8-bit file beside the float one; here it has the default name."""
+    """Remove the name of the 8-bit file: a package has it beside the float one, here it has the default name."""
     from octobert.models.sentence_transformers import FILE_KEY
 
     if (folder / SENTENCE_CONFIG).is_file():
@@ -67,7 +67,7 @@ def state_reading(folder: Path, *, by_class: bool) -> None:
 def late_problem(
     folder: Path, manifest: PackageManifest, *, openvino: bool, own: bool
 ) -> tuple[str, str] | None:
-    """Why a client does not open a late-interaction model, and what it has; None where it does."""
+    """Return why a client does not open a late-interaction model, and what it has; None where it does."""
     from octobert.data.tokenization import Tokenizer
 
     if not own:
@@ -119,7 +119,7 @@ def keep_output(weights: Path, path: Path, name: str, *, as_token: bool) -> None
 
 
 def keep_vector_of_ir(source: Path, path: Path, *, as_token: bool) -> None:
-    """The same of an IR."""
+    """Write an IR with its vector as the only output, or as the state of one token."""
     import numpy as np
     import openvino
     from openvino import opset13
@@ -141,7 +141,7 @@ def keep_vector_of_ir(source: Path, path: Path, *, as_token: bool) -> None:
 
 
 def _fit_markers(folder: Path, model: Model, manifest: PackageManifest) -> None:
-    """fastembed inserts markers into all inputs of a late-interaction model but segment ids, and takes its first output."""
+    """Fit a model to fastembed, which inserts markers into all inputs but segment ids, and takes the first output."""
     import onnx_ir as ir
 
     from octobert.graph import operators
@@ -163,14 +163,14 @@ def _fit_markers(folder: Path, model: Model, manifest: PackageManifest) -> None:
 
 
 def _state_positions(folder: Path, model: Model, manifest: PackageManifest) -> None:
-    """infinity cuts texts at the number of positions in `config.json`."""
+    """State the longest text as the number of positions in `config.json`, where infinity cuts texts."""
     config, tokenizer = (read_object(folder / name) for name in (CONFIG, TOKENIZER_CONFIG))
     config["max_position_embeddings"] = tokenizer["model_max_length"]
     write_json(folder / CONFIG, config)
 
 
 def _write_tokenizer_ir(folder: Path, model: Model, manifest: PackageManifest) -> None:
-    """openvino-genai runs the tokenizer with OpenVINO too.
+    """Write the tokenizer as an IR, because openvino-genai runs it with OpenVINO too.
 
     Raises:
         RecipeError: a package is missing.
@@ -195,7 +195,7 @@ def _write_tokenizer_ir(folder: Path, model: Model, manifest: PackageManifest) -
 
 
 def _state_all(folder: Path, model: Model, manifest: PackageManifest) -> None:
-    """text-embeddings-inference parses JSON into types of its own: without one of these keys it does not start.
+    """State all keys that text-embeddings-inference parses into types of its own: without one of them it does not start.
 
     Names and types are those of its release 1.9.3. It reads no other keys, so that none that it would take otherwise are left.
     """
@@ -237,7 +237,7 @@ def _state_all(folder: Path, model: Model, manifest: PackageManifest) -> None:
 
 
 def _take_token(folder: Path, model: Model, manifest: PackageManifest) -> None:
-    """sentence-transformers pools the one token that has the vector as its state, and has nothing else to do."""
+    """Let sentence-transformers pool the one token that has the vector as its state, and do nothing else."""
     from octobert.models import sentence_transformers
 
     if model.given != "token":

@@ -118,27 +118,27 @@ class Model:
 
     @property
     def backend(self) -> str:
-        """As sentence-transformers names it."""
+        """Return the backend's name in sentence-transformers."""
         return "openvino" if self.openvino else "onnx"
 
     @property
     def passage(self) -> str | None:
-        """Name of the prompt for passages, else the default; None where there is none."""
+        """Return the name of the prompt for passages, else the default; None where there is none."""
         return _named(self.prompts, _PASSAGES) or self.default_prompt
 
     @property
     def query(self) -> str | None:
-        """Name of the prompt for queries, else the default; None where there is none."""
+        """Return the name of the prompt for queries, else the default; None where there is none."""
         return _named(self.prompts, ("query",)) or self.default_prompt
 
     @property
     def prompted(self) -> bool:
-        """True where queries are embedded in another way than passages."""
+        """Return whether queries have another prompt than passages."""
         return self.query != self.passage
 
     @property
     def asked(self) -> list[tuple[str, list[str]]]:
-        """(result, texts behind their prompt) for programs that know no prompts; a query, if it has a prompt of its own."""
+        """Return results and their texts behind prompts, for programs that know none; queries only if they have their own."""
         rows = [("vectors", self.passage, TEXTS), ("queries", self.query, (QUERY,))]
         behind = {name: self.prompts[prompt] if prompt else "" for name, prompt, _ in rows}
         return [
@@ -148,7 +148,7 @@ class Model:
 
 
 def _named(prompts: Mapping[str, str], endings: tuple[str, ...]) -> str | None:
-    """The prompt of that name, else one whose name ends like it, such as `search_query`."""
+    """Return the prompt of that name, else one whose name ends like it, such as `search_query`."""
     exact = [name for name in endings if name in prompts]
     return next((name for name in (*exact, *prompts) if name.endswith(endings)), None)
 
@@ -166,12 +166,12 @@ CLIENTS: Mapping[str, Client] = _read()
 
 
 def snippet(client: str, model: Model) -> str:
-    """The lines that load a model in a client and run it."""
+    """Return the lines that load a model in a client and run it."""
     return rendered(f"{client}.jinja", model=model)
 
 
 def rendered(template: str, **facts: object) -> str:
-    """A template of `snippets`, which sees the constants of this module too."""
+    """Return a template of `snippets`, filled in. It sees the constants of this module too."""
     constants = {name: value for name, value in globals().items() if name.isupper()}
     templates = _templates()
     if template.endswith(".md.jinja"):
@@ -197,7 +197,7 @@ def _templates() -> Environment:
 
 
 def _as_text(value: object) -> object:
-    """A value in Markdown: nothing in it is markup, as packages come from anybody, unless the template says `safe`."""
+    """Return a value in Markdown without markup, because packages come from anybody, unless the template says `safe`."""
     from markupsafe import Markup
 
     from octobert.report.tables import as_markdown
@@ -208,12 +208,12 @@ def _as_text(value: object) -> object:
 
 
 def _written(value: object) -> str:
-    """Texts and lists of them, as Python and JavaScript write them."""
+    """Return texts and lists of them as Python and JavaScript write them."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def _keywords(**keywords: object) -> str:
-    """`, name=value` of those that are not None, as Python writes them."""
+    """Return `, name=value` of those that are not None, as Python writes them."""
     return "".join(
         f", {name}={_written(value)}" for name, value in keywords.items() if value is not None
     )

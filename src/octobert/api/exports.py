@@ -105,7 +105,7 @@ def export(package: str | Path, client: str, out: str | Path | None = None) -> E
 
 
 def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) -> Model:
-    """The package that a client will open; an error if it cannot."""
+    """Return the package that a client will open; raise an error if it cannot."""
     from octobert import targets
     from octobert.data.tokenization import Tokenizer
     from octobert.data.tokenizer_files import has_segments
@@ -173,7 +173,7 @@ def _opened(source: Path, manifest: PackageManifest, name: str, target: Path) ->
 
 
 def model_of(source: Path, manifest: PackageManifest, name: str, target: Path) -> Model:
-    """The facts on a model that its lines depend on."""
+    """Return the facts on a model that its lines depend on."""
     from octobert.core.model_config import Normalize
     from octobert.core.plan import SHORT
     from octobert.tasks import rebuild
@@ -214,7 +214,7 @@ def model_of(source: Path, manifest: PackageManifest, name: str, target: Path) -
 
 
 def _pools(pooling: Pooling | None) -> bool:
-    """Whether a program that pools by `1_Pooling` alone, and normalizes where it is asked to, gives the vectors of a model."""
+    """Return whether a program that pools by `1_Pooling` alone, and normalizes if asked to, gives the vectors of a model."""
     from octobert.core.model_config import Normalize
 
     return (

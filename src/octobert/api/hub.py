@@ -162,7 +162,7 @@ def _upload(
 def card_of(
     folder: Path, manifest: PackageManifest, repo: str, digest: str, license: str | None
 ) -> str:
-    """The model card of a package, with metadata for the Hub.
+    """Return the model card of a package, with metadata for the Hub.
 
     Args:
         folder: the package. `report.json` beside it, if it is of the same model, has the times.
@@ -224,7 +224,7 @@ def card_of(
 
 
 def _report_of(folder: Path, manifest: PackageManifest) -> Report | None:
-    """The report of the run that made a package, where it lies beside it."""
+    """Return the report of the run that made a package, where it lies beside it."""
     from octobert.api.pages import report_of
 
     out = folder.absolute().parent

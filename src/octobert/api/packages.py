@@ -23,7 +23,7 @@ FUSED = ("ort-cpu", "ort-cuda")
 
 
 def packages(folder: PathLike) -> list[Path]:
-    """The packages in an output directory; a package itself gives a list of one."""
+    """Return the packages in an output directory; a package itself gives a list of one."""
     from octobert.core.results import PACKAGE_FILE
 
     root = path_of(folder, "folder")
@@ -32,7 +32,7 @@ def packages(folder: PathLike) -> list[Path]:
 
 
 def manifest(package: PathLike) -> PackageManifest:
-    """The manifest of a package: the recipe, the plan, the ranges, the scores.
+    """Return the manifest of a package: the recipe, the plan, the ranges, the scores.
 
     Args:
         package: A package, `OUT/TARGET`.
@@ -207,7 +207,7 @@ def calibration_tables(
 
 
 def read_calibration_table(path: PathLike) -> dict[str, Interval]:
-    """The ranges in a calibration table.
+    """Return the ranges in a calibration table.
 
     Raises:
         OctobertError: The file is not a calibration table.

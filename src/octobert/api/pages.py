@@ -63,7 +63,7 @@ def page(
 
 
 def _runs(folders: Sequence[Path], *, texts: bool) -> list[ShownRun]:
-    """The runs, with names that tell them apart."""
+    """Return the runs, with names that tell them apart."""
     from octobert.core.evidence import EVIDENCE, Evidence
     from octobert.report.page import ShownRun, headline
 
@@ -92,7 +92,7 @@ def _runs(folders: Sequence[Path], *, texts: bool) -> list[ShownRun]:
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """The names of folders, with as many of their parents as tell them apart."""
+    """Return the names of folders, with as many of their parents as tell them apart."""
     depth = 1
     while True:
         names = [Path(*folder.parts[-depth:]).as_posix() for folder in folders]
@@ -102,7 +102,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 
 def report_of(folder: Path) -> Report:
-    """The report of a run.
+    """Return the report of a run.
 
     Raises:
         RecipeError: the folder is no output directory.
@@ -143,7 +143,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _read(path: Path, kind: type[Record]) -> Record:
-    """A record of a run.
+    """Return a record of a run.
 
     Raises:
         StorageError: the file is not one that this version of octobert wrote.
@@ -167,7 +167,7 @@ def _read(path: Path, kind: type[Record]) -> Record:
 
 
 def _checked(path: Path, report: Report) -> Report:
-    """The report, its recipe written out. StorageError where that is none of this version, or parts contradict each other."""
+    """Return the report, its recipe written out. StorageError where it is of another version, or its parts contradict."""
     from octobert.config.loading import as_stored
     from octobert.config.recipe import Recipe
     from octobert.core.measurements import check_models
@@ -181,7 +181,7 @@ def _checked(path: Path, report: Report) -> Report:
 
 
 def _unreadable(path: Path, error: ValueError, wrote: str | None) -> StorageError:
-    """The error for a file that is damaged, or was written by another version."""
+    """Return the error for a file that is damaged, or was written by another version."""
     from packaging.version import InvalidVersion, Version
 
     from octobert.core.frozen import first_problem

@@ -64,7 +64,7 @@ def import_config(config: PathLike | Mapping[str, Any], *, as_octobert: bool = F
 
 
 def refused_fields(path: RecipeLike) -> list[str]:
-    """What octobert does not do of a config of another tool, one sentence for each field; nothing for recipes."""
+    """Return what octobert does not do of a config of another tool, one sentence for each field; nothing for recipes."""
     from octobert.config import importers
 
     imported = importers.read_if_known(Path(path)) if isinstance(path, str | Path) else None
@@ -200,7 +200,7 @@ def check_criteria(report: Report) -> None:
 
 
 def dry_run(recipe: RecipeLike, out: PathLike, *, finetune_only: bool = False) -> list[PlannedStep]:
-    """The steps of `run`, and for each whether its stored result would be reused. Only the rows are read and checked.
+    """Return the steps of `run`, and whether `run` would reuse the stored result of each. It reads and checks only the rows.
 
     Args:
         finetune_only: The steps of `finetune` instead.
@@ -218,7 +218,7 @@ def dry_run(recipe: RecipeLike, out: PathLike, *, finetune_only: bool = False) -
 def setup(
     recipe: RecipeLike, *, install: bool = False, tell: Callable[[str], None] = lambda line: None
 ) -> Setup:
-    """What a recipe needs on this machine: packages, drivers, and the commands that install what is missing.
+    """Return what a recipe needs on this machine: packages, drivers, and the commands that install what is missing.
 
     Args:
         recipe: The recipe.
@@ -272,7 +272,7 @@ def quantize(
 
 
 def example(out: PathLike, report: Report) -> tuple[str, ...] | None:
-    """The texts of one short evaluation row of a run, in the order in which the task reads them; None if it is not stored."""
+    """Return the texts of one short evaluation row of a run, in the order of the task; None if they are not stored."""
     from octobert.pipeline import output
 
     return output.example(path_of(out, "out"), report)
@@ -354,7 +354,7 @@ def _write_tables(result: Sweep, out: Path) -> None:
 
 
 def stored(out: PathLike, *, keep_last: bool = False) -> dict[str, int]:
-    """The stored results of an output directory: name → size in bytes.
+    """Return the stored results of an output directory: name → size in bytes.
 
     Args:
         out: Output directory, or a folder of `cache`.

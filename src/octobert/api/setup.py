@@ -69,7 +69,7 @@ class Driver(FrozenModel):
     program: str = ""
 
     def detect(self) -> str | None:
-        """A version, or where it was found; None if it was not."""
+        """Return the version, or where it was found; None if it was not."""
         return next(self._places(), None)
 
     def _places(self) -> Iterator[str]:
@@ -98,7 +98,7 @@ DRIVERS: Mapping[str, Driver] = {name: Driver(**row) for name, row in _TABLE.ite
 
 
 def setup_of(recipe: Recipe) -> Setup:
-    """The needs of a recipe, by its model, its training, its metrics and its targets.
+    """Return the needs of a recipe, by its model, its training, its metrics and its targets.
 
     Raises:
         ModelError: the model is in a package, and the name of that is none.
@@ -127,7 +127,7 @@ def setup_of(recipe: Recipe) -> Setup:
 
 
 def _in_package(recipe: Recipe) -> str | None:
-    """The distribution that holds the recipe's model.
+    """Return the distribution that holds the recipe's model.
 
     Raises:
         ModelError: it has a name that no distribution can have.
@@ -178,7 +178,7 @@ def install(setup: Setup, tell: Callable[[str], None]) -> None:
 
 
 def pip_problem() -> str | None:
-    """Why pip must not install into this environment from here; None if it may."""
+    """Return why pip must not install into this environment from here; None if it may."""
     pip = importlib.util.find_spec("pip")
     if pip is None or pip.origin is None:
         return "this environment has no pip"
@@ -193,7 +193,7 @@ def pip_problem() -> str | None:
 
 
 def _packages(recipe: Recipe) -> Iterator[Need]:
-    """Python packages: those of octobert itself, of the extras that parts of the recipe need, and single ones."""
+    """Return Python packages: those of octobert itself, of the extras that parts of the recipe need, and single ones."""
     extras = {
         ("", "octobert"): True,
         ("quantize", "octobert"): True,
@@ -220,7 +220,7 @@ def _packages(recipe: Recipe) -> Iterator[Need]:
 
 
 def _of_extra(extra: str, wanted_by: str, *, required: bool) -> Iterator[Need]:
-    """The packages of an extra of octobert; of octobert itself for the empty one."""
+    """Return the packages of an extra of octobert; of octobert itself for the empty one."""
     if extra and extra not in (metadata.metadata("octobert").get_all("Provides-Extra") or ()):
         # A checkout that is newer than its installation.
         name, install = f"octobert[{extra}]", environment.install(extra)
@@ -243,7 +243,7 @@ def _of_extra(extra: str, wanted_by: str, *, required: bool) -> Iterator[Need]:
 
 
 def _package(requirement: Requirement, wanted_by: str, *, required: bool, extra: str = "") -> Need:
-    """A package, and whether it is installed in an accepted version."""
+    """Return a package, and whether it is installed in an accepted version."""
     installed_version = _version(requirement.name)
     fits = installed_version is not None and requirement.specifier.contains(
         installed_version, prereleases=True
@@ -262,7 +262,7 @@ def _package(requirement: Requirement, wanted_by: str, *, required: bool, extra:
 
 
 def _builds(recipe: Recipe) -> Iterator[Need]:
-    """Builds of onnxruntime with the providers of the recipe's targets."""
+    """Return the builds of onnxruntime with the providers of the recipe's targets."""
     for name in recipe.targets:
         target = targets.load(name)
         capabilities, probe = target.capabilities, target.probe()
@@ -281,7 +281,7 @@ def _builds(recipe: Recipe) -> Iterator[Need]:
 
 
 def _drivers(recipe: Recipe) -> Iterator[Need]:
-    """Drivers and libraries of the recipe's devices. Files are written without them."""
+    """Return the drivers and libraries of the recipe's devices. octobert writes files without them."""
     for name in recipe.targets:
         for driver in (DRIVERS[key] for key in targets.load(name).capabilities.needs.drivers):
             installation = driver.detect()
@@ -298,7 +298,7 @@ def _drivers(recipe: Recipe) -> Iterator[Need]:
 
 
 def _merged(needs: list[Need]) -> list[Need]:
-    """Each need once, with all parts of the recipe that want it."""
+    """Return each need once, with all parts of the recipe that want it."""
     merged: dict[str, Need] = {}
     for need in needs:
         earlier = merged.get(need.name, need)
@@ -309,7 +309,7 @@ def _merged(needs: list[Need]) -> list[Need]:
 
 
 def _conflict(need: Need) -> str:
-    """Why a build of onnxruntime is not installed beside another, and what to do instead."""
+    """Return why octobert does not install a build of onnxruntime beside another, and what to do instead."""
     present = [
         f"{name} {version}"
         for name in BUILDS

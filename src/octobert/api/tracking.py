@@ -73,7 +73,7 @@ def log_run(folder: PathLike, uri: str) -> str:
 
 
 def _flat(keys: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of a recipe that are set, by their whole names."""
+    """Return the leaves of a recipe that are set, by their whole names."""
     for key, value in keys.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{above}{key}.")

@@ -42,7 +42,7 @@ class ProgressEvent:
 
     @property
     def place(self) -> str:
-        """The place of the step in the run, `5/19`; empty where a call is one step."""
+        """Return the place of the step in the run, `5/19`; empty where a call is one step."""
         return f"{self.number:>{len(str(self.steps))}}/{self.steps}" if self.number else ""
 
 

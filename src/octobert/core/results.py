@@ -259,7 +259,7 @@ class Finetuned(Tabular):
     scores: tuple[Score, ...]
 
     def to_rows(self) -> list[Row]:
-        """One row per metric."""
+        """Return one row per metric."""
         return [score.model_dump() for score in self.scores]
 
 
@@ -311,7 +311,7 @@ class TaskFacts(ModelMetadata):
 
     @property
     def multi_label(self) -> bool:
-        """Whether every logit is a decision of its own."""
+        """Return whether every logit is a decision of its own."""
         return (self.options.get("problem") or self.problem) == "multi-label"
 
 
@@ -377,32 +377,32 @@ class Report(Tabular):
     stages: dict[str, StageFacts]
 
     def of(self, name: str) -> Figures:
-        """The figures of a model; none where it is not in the report."""
+        """Return the figures of a model; none where it is not in the report."""
         return next((each for each in self.models if each.model == name), Figures(model=name))
 
     @property
     def timed(self) -> list[tuple[Figures, Footprint]]:
-        """The models that were timed, with size, memory and load time."""
+        """Return the timed models, with size, memory and load time."""
         return [(each, each.footprint) for each in self.models if each.footprint is not None]
 
     @property
     def times(self) -> list[Latency]:
-        """The times of all models at all shapes."""
+        """Return the times of all models at all shapes."""
         return [timed for each in self.models for timed in each.times]
 
     @property
     def compared(self) -> list[Comparison]:
-        """The comparisons of all models with their float baselines."""
+        """Return the comparisons of all models with their float baselines."""
         return [each.against_float for each in self.models if each.against_float is not None]
 
     @property
     def reference(self) -> str:
-        """The float model that others are compared with; empty where nothing was scored."""
+        """Return the float model that others are compared with; empty where nothing was scored."""
         models = (each.model for each in self.models if each.scores and not each.against_float)
         return next(models, "")
 
     def to_rows(self) -> list[Row]:
-        """One row per measured model: scores, difference from float, size, and median time of each shape."""
+        """Return one row per measured model: scores, difference from float, size, and median time of each shape."""
         metrics = dict.fromkeys(score.metric for each in self.models for score in each.scores)
         return [
             {

@@ -54,7 +54,7 @@ class StoredVectors(FrozenModel):
 
     @classmethod
     def read(cls, path: str | Path) -> StoredVectors:
-        """The form of the vectors in a Parquet file of `octobert embed`.
+        """Return the form of the vectors in a Parquet file of `octobert embed`.
 
         Raises:
             DataError: it is none.
@@ -73,7 +73,7 @@ class StoredVectors(FrozenModel):
             ) from error
 
     def fitted(self, vectors: np.ndarray, where: str = "dimensions") -> StoredVectors:
-        """The form for vectors like these, [n, dimensions]: with their number of dimensions, and for int8 their intervals.
+        """Return the form for vectors like these [n, dimensions]: their number of dimensions, and for int8 their intervals.
 
         Args:
             where: what the error names.
@@ -91,7 +91,7 @@ class StoredVectors(FrozenModel):
         return self.replaced(**known)
 
     def cut(self, vectors: np.ndarray, where: str = "dimensions") -> np.ndarray:
-        """The dimensions that are kept.
+        """Return the kept dimensions of vectors.
 
         Args:
             where: what the error names.
@@ -109,7 +109,7 @@ class StoredVectors(FrozenModel):
         return vectors[..., : self.dimensions]
 
     def encode(self, vectors: np.ndarray) -> np.ndarray:
-        """What is stored of float vectors [n, dimensions]: float32, float16 or int8, or uint8 [n, dimensions / 8] of bits.
+        """Encode float vectors [n, dimensions]: as float32, float16 or int8, or bits as uint8 [n, dimensions / 8].
 
         Args:
             vectors: of any number; for int8 the form is a `fitted` one.
@@ -127,7 +127,7 @@ class StoredVectors(FrozenModel):
         return stored
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
-        """The float32 vectors that stored ones stand for; of bits, −1 and 1.
+        """Decode stored vectors as float32; bits as −1 and 1.
 
         Args:
             codes: [n, …] as `encode` gives them.
@@ -159,7 +159,7 @@ class StoredVectors(FrozenModel):
         return decoded
 
     def _grid(self) -> tuple[np.ndarray, np.ndarray]:
-        """The first value of each dimension, and its step.
+        """Return the first value of each dimension, and its step.
 
         Raises:
             DataError: the form was not fitted.

@@ -47,7 +47,7 @@ class Embedder:
 
     @lazy
     def model(self) -> Predictor:
-        """The model of this process.
+        """Return the model of this process.
 
         Raises:
             ModelError: it does not embed texts.
@@ -116,7 +116,7 @@ class Embedder:
         return task.vectors(Result(self.model.outputs(encoded.flat), encoded))[: len(parsed)]
 
     def parsed(self, texts: Iterable[str], where: str, first: int) -> list[Text | TokenError]:
-        """Texts as the model takes them, and errors of those with a token that it has no embedding for.
+        """Return texts as the model takes them, and errors of those with a token that it has no embedding for.
 
         Args:
             where: what stands before the number of a row in errors.
@@ -148,7 +148,7 @@ class Embedder:
 
 
 def values_of(table: pa.Table, column: str) -> Iterator[Any]:
-    """The values of a column, one by one, so that whoever reads them knows at which a text cannot be decoded."""
+    """Yield the values of a column one by one, so that the reader knows at which a text cannot be decoded."""
     return (value.as_py() for value in table[column])
 
 

@@ -186,12 +186,12 @@ class Predictor:
 
     @property
     def device(self) -> str:
-        """What runs the model: the device of the target, or what OpenVINO says it uses of a device that was chosen."""
+        """Return what runs the model: the device of the target, or what OpenVINO says it uses of a chosen device."""
         return self._engine.get().session.device or targets.load(self.target).capabilities.device
 
     @property
     def precision(self) -> str:
-        """The precision of the float operators, as the runtime reports it."""
+        """Return the precision of the float operators, as the runtime reports it."""
         return self._engine.get().session.precision
 
     def close(self) -> None:
@@ -238,7 +238,7 @@ class Predictor:
 
 
 def _several(inputs: Any) -> Iterator[Any]:
-    """One input or several, as several."""
+    """Return one input or several, as several."""
     try:
         return iter([inputs] if isinstance(inputs, (str, Mapping)) else inputs)
     except TypeError:  # also of an array without dimensions, which says that it is iterable
@@ -289,7 +289,7 @@ def _cost(
     *,
     measure: bool,
 ) -> CostModel:
-    """The measured times of a session, or a default where measuring is of no use."""
+    """Return the measured times of a session, or a default where measuring is of no use."""
     # What is measured, and chosen by it, is the model for all shapes.
     free = options.replaced(static_up_to=0)
     plain = free.model_dump(mode="json", exclude={"cache", "log"})
@@ -309,7 +309,7 @@ def _cost(
 
 
 def _default_static(model: FinishedModel) -> int:
-    """Tokens up to which single texts get models of static lengths, where the caller leaves it open.
+    """Return up to how many tokens single texts get models of static lengths, where the caller leaves it open.
 
     They save the preparation of a shape, which is the same time for every text: much of that of a small model.
     """
@@ -352,7 +352,7 @@ def _check_static(up_to: int, model: FinishedModel) -> None:
 def _setting(
     folder: Path | None, listed: Listed, goal: Goal, streams: int, threads: int
 ) -> Setting:
-    """The setting by the arguments, else the tuned one in the folder, else the default."""
+    """Return the setting of the arguments, else the tuned one in the folder, else the default."""
     if streams or threads:
         for name, count in (("streams", streams), ("threads", threads)):
             if count < 0:

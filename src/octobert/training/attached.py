@@ -59,7 +59,7 @@ class Attached:
 
     @property
     def ranges(self) -> dict[str, Interval]:
-        """Value → its current range.
+        """Return the current range of each value.
 
         Raises:
             PlanError: A range has seen no data, or the model does not compute a value of the plan.
@@ -126,7 +126,7 @@ def attach(
     keep: float = ALL_VALUES,
     average: float = 0.01,
 ) -> Attached:
-    """See `octobert.attach`."""
+    """Attach a plan to a model, see `octobert.attach`."""
     model_type = getattr(getattr(model, "config", None), "model_type", None)
     if model_type is None or not hasattr(model, "save_pretrained"):
         raise RecipeError(
@@ -163,7 +163,7 @@ def attach(
 
 
 def with_ranges(plan: QuantPlan, intervals: dict[str, Interval]) -> QuantPlan:
-    """A plan whose ranges are others.
+    """Return a plan with other ranges.
 
     Raises:
         PlanError: there is no range of a value that the plan quantizes.
