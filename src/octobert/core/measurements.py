@@ -188,6 +188,7 @@ class StoredScore(OfCandidate):
         metric: its name.
         value: of the metric.
         difference: from the float model's vectors in float32; None where there is no interval.
+        documents: the model of the documents' vectors: the quantized model, or its float model, whose index stays as it is.
     """
 
     type: VectorType
@@ -196,6 +197,7 @@ class StoredScore(OfCandidate):
     metric: str
     value: float
     difference: Estimate | None
+    documents: str = ""
 
 
 @dataclass(frozen=True)
@@ -207,15 +209,16 @@ class TimedShape:
         sequence: tokens of each row, or `data` for rows of the evaluation data.
 
     Example:
-        >>> str(TimedShape(8, 128))
-        '8 × 128'
+        >>> str(TimedShape(8, 128)), str(TimedShape(1, "data"))
+        ('8 rows of 128 tokens', '1 row of the data')
     """
 
     batch: int
     sequence: int | str
 
     def __str__(self) -> str:
-        return f"{self.batch} × {self.sequence}"
+        of = "the data" if self.sequence == "data" else f"{self.sequence} tokens"
+        return f"{self.batch} row{'s' * (self.batch != 1)} of {of}"
 
 
 class _AtShape(OfCandidate):

@@ -90,7 +90,9 @@ def quality_table(report: Report) -> ReportTable:
     table.elsewhere = PAGE
     metrics = summary.main_metrics(report)
     table.add_column("precision", 5)
-    table.add_numbers({name: 7 if index else 0 for index, name in enumerate(metrics)})
+    table.add_numbers(
+        {wording.metric_text(name): 7 if index else 0 for index, name in enumerate(metrics)}
+    )
     table.add_numbers({"agreement": 4, "output error": 8, "file MB": 0, "peak MB": 6, "load ms": 9})
     for name, figures in _judged(report).items():
         comparison = figures.against_float
@@ -130,7 +132,9 @@ def score_table(scores: Mapping[str, Sequence[Score]]) -> ReportTable:
     table = table_of("Scores, with 95 % confidence intervals", ("metric",), scores)
     by_model = [{score.metric: score for score in found} for found in scores.values()]
     for metric in dict.fromkeys(name for found in by_model for name in found):
-        table.add_row(metric, *(_score(found.get(metric)) for found in by_model))
+        table.add_row(
+            wording.metric_text(metric), *(_score(found.get(metric)) for found in by_model)
+        )
     return table
 
 
@@ -155,16 +159,25 @@ def stored_table(stored: Sequence[StoredScore]) -> ReportTable:
     """Return the score of each form of stored vectors against its size."""
     table = table_of(_STORED, ("model",))
     table.add_column("stored as")
-    table.add_numbers({"bytes": 0, stored[0].metric: 0, "difference from float": 0})
+    table.add_numbers(
+        {"bytes": 0, wording.metric_text(stored[0].metric): 0, "difference from float": 0}
+    )
+    if any(map(_index_of, stored)):
+        table.caption = "float32 of a float model: its vectors of documents stay, and queries are those of the 8-bit model."
     for form in stored:
         table.add_row(
             form.candidate,
-            f"{form.type}, {form.dimensions} dimensions",
+            f"{form.type}{_index_of(form)}, {form.dimensions} dimensions",
             str(form.size_bytes),
             f"{form.value:.4f}",
             breakable(wording.change_text(form.difference)),
         )
     return table
+
+
+def _index_of(form: StoredScore) -> str:
+    """Whose index it is, where that is another model's than the one that makes the queries."""
+    return f" of {form.documents}" if form.documents not in ("", form.candidate) else ""
 
 
 def latency_table(
@@ -184,8 +197,6 @@ def latency_table(
     """
     threads = wording.threads_text([timing.threads for timing in timings])
     title = f"Latency in ms, {threads}; speedups with 95 % confidence intervals"
-    if any(shape.sequence == "data" for shape in shapes):
-        title += "\ndata: rows of the evaluation data"
     table = table_of(title, ("model",))
     table.elsewhere, table.group = elsewhere, "shape"
     over = ("× float", *(("× fastest float",) if any(timing.fastest for timing in timings) else ()))
@@ -279,7 +290,11 @@ def trials_table(search: AccuracySearch, *, every: bool = True) -> ReportTable:
         search: to show.
         every: all trials instead of the last ones and the one that was taken.
     """
-    table = table_of(f"Search: {summary.search_text(search)}", (), ("trial", search.metric, "drop"))
+    table = table_of(
+        f"Search: {summary.search_text(search)}",
+        (),
+        ("trial", wording.metric_text(search.metric), "drop"),
+    )
     table.add_column("met")
     table.add_numbers({"saves ms": 0, "rows": 2, "s": 3})
     table.add_column("falls back to float", prose=True)

@@ -256,7 +256,9 @@ def _stored(
     for name in targets_:
         reference = candidates.reference_of(name, results) if name in results else None
         if reference is not None:
-            yield from stored_scores(task, name, results[name], results[reference], seed=seed)
+            yield from stored_scores(
+                task, (name, reference), results[name], results[reference], seed=seed
+            )
 
 
 def activations(
