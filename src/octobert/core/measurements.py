@@ -13,8 +13,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import Field, computed_field, model_validator
 
-from octobert.core.closeness import Closeness, OutputCloseness
-from octobert.core.estimate import Estimate, quantile
+from octobert.core.closeness import ClassChange, Closeness, Crossed, OutputCloseness
+from octobert.core.estimate import Estimate, quantile, statistics_of
 from octobert.core.frozen import FrozenModel, both_ends
 from octobert.core.stored_vectors import VectorType
 
@@ -22,32 +22,10 @@ from octobert.core.stored_vectors import VectorType
 FidelityKind = Literal["share", "cosine", "correlation"]
 # Of the bootstrap of an interval.
 RESAMPLES = 1000
-# Statistics of times, from the fastest to the slowest; p999 is the percentile 99.9.
-STATISTICS = ("min", "avg", "p50", "p75", "p90", "p95", "p99", "p999", "max")
-_PERCENTILES = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
 # Figures that follow from others: they are written for readers of the JSON, and not read back.
 _COMPUTED = ("statistics_ms", "rows_per_second", "tokens_per_second")
 # Fewer rounds give no interval of 95 % for a median; the gain in speed that they cannot exclude then.
 _LEAST_ROUNDS, _ANY_GAIN = 6, 1.05
-
-
-def statistics_of(samples: Sequence[float]) -> dict[str, float]:
-    """Return every statistic of `STATISTICS` by name.
-
-    Example:
-        >>> [f"{name} {value:.1f}" for name, value in statistics_of([1.0, 2.0, 6.0]).items()][:3]
-        ['min 1.0', 'avg 3.0', 'p50 2.0']
-    """
-    array = np.asarray(samples, dtype=np.float64)
-    percentiles = dict(
-        zip(_PERCENTILES, np.percentile(array, list(_PERCENTILES.values())).tolist(), strict=True)
-    )
-    return {
-        "min": float(array.min()),
-        "avg": float(array.mean()),
-        **percentiles,
-        "max": float(array.max()),
-    }
 
 
 def _without_computed(raw: Any) -> Any:
@@ -141,6 +119,8 @@ class Comparison(OfCandidate):
         simulated: the candidate's answers are those of its file on the CPU, because its device is not here.
         probe: how near it is to the reference on texts that nothing was fitted to; None where that was not compared.
         outputs: of a graph of any kind, each of its outputs.
+        classes: class by class, the rarest first; empty where no class is rare.
+        crossed: rows that cross the task's `threshold`; None where it has none.
     """
 
     reference: str
@@ -161,6 +141,8 @@ class Comparison(OfCandidate):
     simulated: bool = False
     probe: Closeness | None = None
     outputs: tuple[OutputCloseness, ...] = ()
+    classes: tuple[ClassChange, ...] = ()
+    crossed: Crossed | None = None
 
     _both = model_validator(mode="after")(both_ends)
 
@@ -396,6 +378,7 @@ class Figures(FrozenModel):
         model: its name: a target, or a float baseline.
         absent: why it cannot run here, or was left out; else empty. Scores of such a target are those of its file on the CPU.
         scores: its metrics.
+        calibration_error: expected calibration error (ECE) of its probabilities; None where it has none.
         against_float: compared with its float baseline; None for the model that all others are compared with.
         stored: of retrieval: scores with smaller forms of stored vectors.
         footprint: size, memory and load time; None where it was not timed.
@@ -408,6 +391,7 @@ class Figures(FrozenModel):
     model: str
     absent: str = ""
     scores: tuple[Score, ...] = ()
+    calibration_error: float | None = None
     against_float: Comparison | None = None
     stored: tuple[StoredScore, ...] = ()
     footprint: Footprint | None = None

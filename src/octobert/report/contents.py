@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from octobert.core import wording
 from octobert.core.measurements import Comparison, Figures, Score, StoredScore, TimedShape, shapes
@@ -48,6 +48,11 @@ def quality_tables(report: Report) -> list[ReportTable]:
     compared = {figures.model: figures.against_float for figures in report.models}
     if any(pair is not None and pair.outputs for pair in compared.values()):
         found.append(outputs_table(compared))
+    of_classes = [
+        pair for pair in report.compared if pair.classes and pair.candidate in report.plans
+    ]
+    if of_classes:
+        found.append(class_table(of_classes))
     if stored := [form for figures in report.models for form in figures.stored]:
         found.append(stored_table(stored))
     return found
@@ -93,8 +98,13 @@ def quality_table(report: Report) -> ReportTable:
     table.add_numbers(
         {wording.metric_text(name): 7 if index else 0 for index, name in enumerate(metrics)}
     )
-    table.add_numbers({"agreement": 4, "output error": 8, "file MB": 0, "peak MB": 6, "load ms": 9})
-    for name, figures in _judged(report).items():
+    models = _judged(report)
+    ece = any(figures.calibration_error is not None for figures in models.values())
+    table.add_numbers({"agreement": 4, "output error": 8, **({"ECE": 5} if ece else {})})
+    table.add_numbers({"file MB": 0, "peak MB": 6, "load ms": 9})
+    if ece:
+        table.caption = "ECE: expected calibration error, how far probabilities are from the share of right answers"
+    for name, figures in models.items():
         comparison = figures.against_float
         scores = {score.metric: score for score in figures.scores}
         like = "" if scores else f"as {report.reference}"
@@ -105,6 +115,7 @@ def quality_table(report: Report) -> ReportTable:
             *(like or _score(scores.get(metric)) for metric in metrics),
             f"{comparison.fidelity:.4f}" if comparison else "",
             f"{comparison.output_error:.4f}" if comparison else "",
+            *((_number(figures.calibration_error),) if ece else ()),
             f"{footprint.size_bytes / 1e6:.1f}" if footprint else "",
             f"{footprint.peak_memory_bytes / 1e6:.0f}" if footprint else "",
             f"{footprint.load_ms:.0f}" if footprint else "",
@@ -142,6 +153,28 @@ def _score(score: Score | None) -> str:
     return "" if score is None else breakable(wording.score_text(score))
 
 
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def class_table(compared: Iterable[Comparison]) -> ReportTable:
+    """Return precision, recall and changed answers of each class, the rarest first: float → 8 bits."""
+    table = table_of("Classes, the rarest first: float → 8 bits", ("model", "class"), keys=2)
+    table.add_numbers({"rows": 0, "precision": 0, "recall": 0, "answers lost": 0, "gained": 0})
+    for pair in compared:
+        for one in pair.classes:
+            table.add_row(
+                pair.candidate,
+                one.label,
+                f"{one.rows:,}",
+                f"{one.reference_precision:.3f} → {one.precision:.3f}",
+                f"{one.reference_recall:.3f} → {one.recall:.3f}",
+                f"{one.lost:,}",
+                f"{one.gained:,}",
+            )
+    return table
+
+
 def outputs_table(compared: Mapping[str, Comparison | None]) -> ReportTable:
     """Return every output of every model beside the float model's."""
     table = table_of("Outputs beside float", ("model",))
@@ -149,8 +182,7 @@ def outputs_table(compared: Mapping[str, Comparison | None]) -> ReportTable:
     table.add_numbers({"relative error": 0, "cosine": 0, "same largest": 0})
     for name, pair in compared.items():
         for one in pair.outputs if pair is not None else ():
-            shares = (one.cosine, one.same_largest)
-            numbers = ("" if share is None else f"{share:.4f}" for share in shares)
+            numbers = map(_number, (one.cosine, one.same_largest))
             table.add_row(name, one.output, f"{one.relative_error:.4f}", *numbers)
     return table
 

@@ -136,8 +136,19 @@ def outcomes(report: Report) -> list[str]:
         for target in report.plans
         for check in judged.speed_checks(report, target)
     ]
-    asked = [*goals, *searches]
+    asked = [*goals, *searches, *_crossed(report)]
     return [*asked, *_simulated(report), *_tuned(report)]
+
+
+def _crossed(report: Report) -> list[str]:
+    """Sentences on the rows that cross the user's threshold."""
+    return [
+        f"{pair.candidate}: {pair.crossed.rows:,} of {wording.rows_text(report.data.evaluation_rows)} cross the threshold of "
+        f"{pair.crossed.threshold:g}, compared with {pair.reference}: {pair.crossed.fell:,} fall below it, "
+        f"{pair.crossed.rose:,} reach it."
+        for pair in report.compared
+        if pair.crossed is not None and pair.candidate in report.plans
+    ]
 
 
 def exports(report: Report) -> list[str]:
@@ -209,11 +220,7 @@ def chance(scores: Mapping[str, Sequence[Score]], comparison: Comparison) -> lis
 
 
 def too_good(phrasing: words.Phrasing, comparisons: Sequence[Comparison]) -> list[str]:
-    """Return a sentence that doubts quantized models which beat their float model by more than the noise.
-
-    Args:
-        comparisons: of quantized models with their float models.
-    """
+    """Return a sentence that doubts quantized models which beat their float model by more than the noise."""
     gains = [
         f"{each.candidate} against {each.reference}, {phrasing.change(each.metric or '', each.drop)}"
         for each in comparisons
