@@ -370,6 +370,16 @@ class Footprint(OfCandidate):
     threads: int
     device: str = "CPU"
 
+    @property
+    def size_mb(self) -> float:
+        """Size in MB."""
+        return self.size_bytes / 1e6
+
+    @property
+    def peak_memory_mb(self) -> float:
+        """Peak memory in MB."""
+        return self.peak_memory_bytes / 1e6
+
 
 class Figures(FrozenModel):
     """What is known of one model of a run.

@@ -117,7 +117,7 @@ def _rows(run: ShownRun, shape: TimedShape | None) -> list[Content]:
                 "reference": speedup.reference if speedup else "",
                 "ratio": speedup and [value for _, value in speedup.ratio],
                 "speedup": wording.estimate_text(speedup.ratio) if speedup else "",
-                "mb": figures.footprint.size_bytes / 1e6,
+                "mb": figures.footprint.size_mb,
             }
         )
     return rows

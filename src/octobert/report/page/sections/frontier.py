@@ -247,7 +247,7 @@ def _of_models(report: Report, folder: str) -> list[Point]:
         details = [
             f"{text}{against}" for text in loss(words, comparison, report.data.evaluation_rows)
         ]
-        details.append(f"{precision}; {footprint.size_bytes / 1e6:.3g} MB")
+        details.append(f"{precision}; {footprint.size_mb:.3g} MB")
         floating = not precision.startswith("int")
         is_reference = figures.model in references or (floating and not figures.scores)
         point = Point(
