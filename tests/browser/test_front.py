@@ -131,6 +131,27 @@ def test_a_phone_has_no_box_that_scrolls_in_the_page(page_at, rich: Path) -> Non
     assert table.locator("tbody td").first.bounding_box()["x"] == before
 
 
+@pytest.mark.parametrize("width", [1440, 1280, 390])
+def test_names_in_the_chart_stand_apart(page_at, rich: Path, searched: Path, width: int) -> None:
+    for page in (rich, searched):
+        shown = page_at(page, width=width)
+        names = shown.locator(".frontier [data-mark=text] text").all()
+        boxes = [name.bounding_box() for name in names]
+        assert len(boxes) >= 4
+        for a, b in itertools.combinations(boxes, 2):
+            across = min(a["x"] + a["width"], b["x"] + b["width"]) - max(a["x"], b["x"])
+            down = min(a["y"] + a["height"], b["y"] + b["height"]) - max(a["y"], b["y"])
+            # A box has the stroke around letters, which the page's colour gives.
+            assert across <= 8 or down <= 8, (page, [name.inner_html() for name in names])
+        assert all(box["x"] >= 0 and box["x"] + box["width"] <= width for box in boxes)
+
+
+def test_a_limit_that_nobody_set_has_no_line(page_at, rich: Path) -> None:
+    lines = page_at(rich).locator(".frontier")
+    assert lines.locator(".limit-of-cost").count() == 0
+    assert lines.locator(".limit-of-quality").count() == 1
+
+
 def test_dragging_a_limit_names_another_winner(page_at, searched: Path) -> None:
     shown = page_at(searched)
     assert winner(shown) == "openvino-cpu int8"
@@ -185,7 +206,7 @@ def test_a_pointer_shows_what_is_known(page_at, rich: Path) -> None:
 def test_the_shape_is_chosen(page_at, rich: Path) -> None:
     shown = page_at(rich)
     before = shown.locator(".winner .muted").inner_text()
-    shown.locator(".limits select").select_option("8 × 128")
+    shown.locator(".limits select").select_option("8 rows of 128 tokens")
     assert shown.locator(".winner .muted").inner_text() != before
     assert winner(shown) == "openvino-cpu"
 

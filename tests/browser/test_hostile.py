@@ -14,7 +14,16 @@ from tests.support.enemies import ENEMIES
 from tests.support.reports import MODELS, rich_run
 
 # Of these only a few words are valid.
-KEPT = {"date", "outcome", "sequence", "quantizer", "float_parts", "problem", "kind"}
+KEPT = {
+    "date",
+    "outcome",
+    "sequence",
+    "quantizer",
+    "float_parts",
+    "problem",
+    "kind",
+    "fidelity_kind",
+}
 # Keys that are names, and not fields of records.
 NAMES = {*(name for name, *_ in MODELS), "equivalent", "not"}
 

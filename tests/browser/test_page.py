@@ -177,7 +177,7 @@ def test_files_have_the_values_of_the_charts(page_at, rich: Path) -> None:
     header, *rows = saved(shown, shown.locator(".speed button.csv").first)
     assert header == ["model", "shape", "sample", "tokens", "ms"]
     for measured in columns(run.report).latencies:
-        shape = f"{measured.batch} × {measured.sequence}"
+        shape = str(measured.shape)
         own = [row for row in rows if row[:2] == [measured.candidate, shape]]
         assert [float(row[4]) for row in own] == pytest.approx(measured.samples_ms, rel=6e-4)
         assert [int(row[3]) for row in own if row[3]] == list(measured.sample_tokens)

@@ -117,7 +117,7 @@ def test_runs_of_different_tasks_are_not_ranked(page_at, other_task: Path) -> No
     tables = shown.locator("table.sortable")
     assert [table.locator("th").nth(3).inner_text().split()[0] for table in tables.all()] == [
         "accuracy",
-        "f1",
+        "F1",
     ]
     assert [table.locator("tbody tr").count() for table in tables.all()] == [2, 1]
     # A model that a run lacks has no row in the chart.

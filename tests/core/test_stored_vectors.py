@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -88,7 +90,7 @@ def retrieval(count: int, noise: float, **options: object):
 
 def test_forms_are_scored_against_float_vectors() -> None:
     task, result = retrieval(600, 0.8, dimensions=(12,))
-    scores = list(stored_scores(task, "ort-cpu", result, result, seed=0))
+    scores = list(stored_scores(task, ("ort-cpu", "ort-f32"), result, result, seed=0))
     sizes = {(score.type, score.dimensions): score.size_bytes for score in scores}
     assert sizes == {
         ("float32", 24): 96,
@@ -109,12 +111,31 @@ def test_forms_are_scored_against_float_vectors() -> None:
     assert values["binary", 12].difference.high < 0.0
 
 
+def test_an_index_of_the_float_model_stays() -> None:
+    """Queries of the quantized model find documents by the float model's vectors."""
+    task, float_model = retrieval(200, 0.8)
+    asking, found = np.split(float_model.outputs["sentence_embedding"], 2)
+    worse = np.concatenate([asking, found + 2 * vectors(200, seed=2)]).astype(np.float32)
+    eight = replace(float_model, outputs={"sentence_embedding": worse})
+    stays, own, *_ = stored_scores(task, ("ort-cpu", "ort-f32"), eight, float_model, seed=0)
+    assert (stays.documents, own.documents) == ("ort-f32", "ort-cpu")
+    assert (stays.type, stays.dimensions, stays.size_bytes) == ("float32", 24, 96)
+    # The queries are the same here, so nothing is lost; the worse documents are not read.
+    assert stays.difference is not None
+    assert stays.difference.value == 0.0
+    unit = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in (asking, found)]
+    ranks = [1 + int((row > row[i]).sum()) for i, row in enumerate(unit[0] @ unit[1].T)]
+    gains = [1 / np.log2(1 + rank) if rank <= 10 else 0.0 for rank in ranks]
+    assert stays.value == pytest.approx(np.mean(gains), abs=1e-9)
+    assert own.value < stays.value
+
+
 def test_bits_find_four_hundred_documents_that_the_query_ranks() -> None:
     """A search over all signs, and then the float query with the signs of what it found."""
     task, result = retrieval(900, 1.2)
     binary = next(
         score
-        for score in stored_scores(task, "x", result, result, seed=0)
+        for score in stored_scores(task, ("x", "x-f32"), result, result, seed=0)
         if score.type == "binary"
     )
     asking, found = np.split(result.outputs["sentence_embedding"].astype(np.float64), 2)
@@ -137,4 +158,4 @@ def test_more_dimensions_than_vectors_have_are_refused() -> None:
         DataError,
         match=r"task\.embedding\.dimensions: .*fewer dimensions .*got 32, expected at most 24",
     ):
-        list(stored_scores(task, "ort-cpu", result, result, seed=0))
+        list(stored_scores(task, ("ort-cpu", "ort-f32"), result, result, seed=0))

@@ -25,13 +25,13 @@ def speedup(low: float, high: float, sequence: int = 128, reference: str = "ort-
 @pytest.mark.parametrize(
     ("found", "state", "shape"),
     [
-        ([speedup(1.3, 1.5), speedup(1.25, 1.4, 64)], "kept", "1 × 64"),
-        ([speedup(1.3, 1.5), speedup(1.2, 1.4, 64)], "unclear", "1 × 64"),
-        ([speedup(1.1, 1.2), speedup(1.2, 1.4, 64)], "missed", "1 × 128"),
-        ([speedup(1.2, 1.24), speedup(0.9, 1.4, 64)], "missed", "1 × 128"),
-        ([speedup(1.3, 1.5), speedup(1.0, 1.4, 64)], "missed", "1 × 64"),
+        ([speedup(1.3, 1.5), speedup(1.25, 1.4, 64)], "kept", "1 row of 64 tokens"),
+        ([speedup(1.3, 1.5), speedup(1.2, 1.4, 64)], "unclear", "1 row of 64 tokens"),
+        ([speedup(1.1, 1.2), speedup(1.2, 1.4, 64)], "missed", "1 row of 128 tokens"),
+        ([speedup(1.2, 1.24), speedup(0.9, 1.4, 64)], "missed", "1 row of 128 tokens"),
+        ([speedup(1.3, 1.5), speedup(1.0, 1.4, 64)], "missed", "1 row of 64 tokens"),
         # Another float model is not the baseline.
-        ([speedup(1.3, 1.5), speedup(0.9, 1.0, 64, "ort-bf16")], "kept", "1 × 128"),
+        ([speedup(1.3, 1.5), speedup(0.9, 1.0, 64, "ort-bf16")], "kept", "1 row of 128 tokens"),
         ([], "unmeasured", ""),
     ],
     ids=["kept", "unclear", "missed", "one missed", "perhaps missed", "baseline", "unmeasured"],

@@ -13,9 +13,8 @@ from rich.console import Console
 import octobert
 from octobert.config.measuring import Benchmark
 from octobert.core.errors import OctobertError
-from octobert.core.estimate import geometric_mean
+from octobert.core.estimate import STATISTICS, geometric_mean
 from octobert.core.measurements import (
-    STATISTICS,
     Figures,
     Footprint,
     Latency,

@@ -174,7 +174,7 @@ def test_a_run_shows_its_targets_and_baselines_at_each_shape(report) -> None:
             (timed,) = [
                 each
                 for each in columns(report).latencies
-                if each.candidate == point.name and f"{each.batch} × {each.sequence}" == axis.name
+                if each.candidate == point.name and str(each.shape) == axis.name
             ]
             assert point.x[n].value == pytest.approx(timed.percentile_ms(50))  # type: ignore[union-attr]
             assert point.x[n].low <= point.x[n].value <= point.x[n].high  # type: ignore[union-attr]

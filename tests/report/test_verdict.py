@@ -18,7 +18,7 @@ from octobert.core.estimate import Estimate, quantile
 from octobert.core.limits import Check, Limit
 from octobert.core.measurements import Latency, Score, Throughput, Turn
 from octobert.core.results import Report
-from octobert.report import commands, judged
+from octobert.report import commands, judged, summary
 from octobert.report.verdict import Verdict, fastest_float, paired, verdict
 from octobert.report.words import words_of
 from tests.support.columns import columns, with_columns
@@ -416,3 +416,21 @@ def test_a_limit_that_the_final_measurement_misses_ends_with_the_code_of_a_crite
     kept = with_limits(made, Limit(at_least=0.8), Limit(of="size", at_most=30))
     assert [each.state for each in judged.checks_of(kept, "openvino-cpu")] == ["kept", "kept"]
     octobert.check_criteria(kept)
+
+
+def test_a_gain_that_is_too_good_is_doubted(report) -> None:
+    """Beyond the noise; within it, and of a model that was trained on, nothing is said."""
+
+    def doubts(figures: Report) -> list[str]:
+        return [text for text in summary.caveats(figures) if text.startswith("Doubt this gain")]
+
+    better = with_figures(report, loss=(0.012, 0.003, 0.021))
+    (doubt,) = doubts(better)
+    assert "(openvino-cpu against " in doubt
+    assert "accuracy +1.2 points (+0.3 to +2.1)" in doubt
+    for check in ("rows are few", "seen in training", "another precision", "padding and prompts"):
+        assert check in doubt
+    assert doubt.split(":")[0] in markup_of(page_of(better))
+    assert not doubts(with_figures(report, loss=(0.012, -0.001, 0.021)))
+    assert not doubts(with_figures(report, loss=(-0.012, -0.021, -0.003)))
+    assert not doubts(better.replaced(recipe={**better.recipe, "qat": {"epochs": 1}}))

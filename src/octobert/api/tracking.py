@@ -52,7 +52,7 @@ def log_run(folder: PathLike, uri: str) -> str:
                 figures = {
                     **row,
                     **{
-                        f"speedup over {s.reference} {s.shape}": s.ratio.value
+                        f"speedup over {s.reference} {s.batch} × {s.sequence}": s.ratio.value
                         for s in report.of(name).speedups
                     },
                 }

@@ -116,3 +116,39 @@ class OutputCloseness(FrozenModel):
     relative_error: float
     cosine: float | None = None
     same_largest: float | None = None
+
+
+class ClassChange(FrozenModel):
+    """One class of a quantized model and of its float model.
+
+    Args:
+        label: its name.
+        rows: that have it.
+        precision, recall: of the quantized model; 0 where nothing counts.
+        reference_precision, reference_recall: of the float model.
+        lost, gained: rows that the float model alone gives the class, and the quantized model alone.
+    """
+
+    label: str
+    rows: int
+    precision: float
+    recall: float
+    reference_precision: float
+    reference_recall: float
+    lost: int
+    gained: int
+
+
+class Crossed(FrozenModel):
+    """Rows that cross the user's threshold by quantization.
+
+    Args:
+        threshold: of a probability or of a score.
+        rows: that cross it.
+        fell, rose: rows that are below it now, and those that reach it now; a row may do both with several classes.
+    """
+
+    threshold: float
+    rows: int
+    fell: int
+    rose: int

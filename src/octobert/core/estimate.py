@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 from pydantic import ConfigDict
 
 from octobert.core.frozen import FrozenModel
+
+# Statistics of times, from the fastest to the slowest; p999 is the percentile 99.9.
+STATISTICS = ("min", "avg", "p50", "p75", "p90", "p95", "p99", "p999", "max")
+_PERCENTILES = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
 
 
 class Estimate(FrozenModel):
@@ -93,3 +98,22 @@ def geometric_mean(samples: Sequence[float]) -> Estimate:
     reach = float(stdtrit(len(logs) - 1, 0.975)) * error
     value, low, high = np.exp([middle, middle - reach, middle + reach]).tolist()
     return Estimate(value=value, low=low, high=high)
+
+
+def statistics_of(samples: Sequence[float]) -> dict[str, float]:
+    """Return every statistic of `STATISTICS` by name.
+
+    Example:
+        >>> [f"{name} {value:.1f}" for name, value in statistics_of([1.0, 2.0, 6.0]).items()][:3]
+        ['min 1.0', 'avg 3.0', 'p50 2.0']
+    """
+    array = np.asarray(samples, dtype=np.float64)
+    percentiles = dict(
+        zip(_PERCENTILES, np.percentile(array, list(_PERCENTILES.values())).tolist(), strict=True)
+    )
+    return {
+        "min": float(array.min()),
+        "avg": float(array.mean()),
+        **percentiles,
+        "max": float(array.max()),
+    }

@@ -13,8 +13,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import Field, computed_field, model_validator
 
-from octobert.core.closeness import Closeness, OutputCloseness
-from octobert.core.estimate import Estimate, quantile
+from octobert.core.closeness import ClassChange, Closeness, Crossed, OutputCloseness
+from octobert.core.estimate import Estimate, quantile, statistics_of
 from octobert.core.frozen import FrozenModel, both_ends
 from octobert.core.stored_vectors import VectorType
 
@@ -22,32 +22,10 @@ from octobert.core.stored_vectors import VectorType
 FidelityKind = Literal["share", "cosine", "correlation"]
 # Of the bootstrap of an interval.
 RESAMPLES = 1000
-# Statistics of times, from the fastest to the slowest; p999 is the percentile 99.9.
-STATISTICS = ("min", "avg", "p50", "p75", "p90", "p95", "p99", "p999", "max")
-_PERCENTILES = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
 # Figures that follow from others: they are written for readers of the JSON, and not read back.
 _COMPUTED = ("statistics_ms", "rows_per_second", "tokens_per_second")
 # Fewer rounds give no interval of 95 % for a median; the gain in speed that they cannot exclude then.
 _LEAST_ROUNDS, _ANY_GAIN = 6, 1.05
-
-
-def statistics_of(samples: Sequence[float]) -> dict[str, float]:
-    """Return every statistic of `STATISTICS` by name.
-
-    Example:
-        >>> [f"{name} {value:.1f}" for name, value in statistics_of([1.0, 2.0, 6.0]).items()][:3]
-        ['min 1.0', 'avg 3.0', 'p50 2.0']
-    """
-    array = np.asarray(samples, dtype=np.float64)
-    percentiles = dict(
-        zip(_PERCENTILES, np.percentile(array, list(_PERCENTILES.values())).tolist(), strict=True)
-    )
-    return {
-        "min": float(array.min()),
-        "avg": float(array.mean()),
-        **percentiles,
-        "max": float(array.max()),
-    }
 
 
 def _without_computed(raw: Any) -> Any:
@@ -141,6 +119,8 @@ class Comparison(OfCandidate):
         simulated: the candidate's answers are those of its file on the CPU, because its device is not here.
         probe: how near it is to the reference on texts that nothing was fitted to; None where that was not compared.
         outputs: of a graph of any kind, each of its outputs.
+        classes: class by class, the rarest first; empty where no class is rare.
+        crossed: rows that cross the task's `threshold`; None where it has none.
     """
 
     reference: str
@@ -161,6 +141,8 @@ class Comparison(OfCandidate):
     simulated: bool = False
     probe: Closeness | None = None
     outputs: tuple[OutputCloseness, ...] = ()
+    classes: tuple[ClassChange, ...] = ()
+    crossed: Crossed | None = None
 
     _both = model_validator(mode="after")(both_ends)
 
@@ -188,6 +170,7 @@ class StoredScore(OfCandidate):
         metric: its name.
         value: of the metric.
         difference: from the float model's vectors in float32; None where there is no interval.
+        documents: the model of the documents' vectors: the quantized model, or its float model, whose index stays as it is.
     """
 
     type: VectorType
@@ -196,6 +179,7 @@ class StoredScore(OfCandidate):
     metric: str
     value: float
     difference: Estimate | None
+    documents: str = ""
 
 
 @dataclass(frozen=True)
@@ -207,15 +191,16 @@ class TimedShape:
         sequence: tokens of each row, or `data` for rows of the evaluation data.
 
     Example:
-        >>> str(TimedShape(8, 128))
-        '8 × 128'
+        >>> str(TimedShape(8, 128)), str(TimedShape(1, "data"))
+        ('8 rows of 128 tokens', '1 row of the data')
     """
 
     batch: int
     sequence: int | str
 
     def __str__(self) -> str:
-        return f"{self.batch} × {self.sequence}"
+        of = "the data" if self.sequence == "data" else f"{self.sequence} tokens"
+        return f"{self.batch} row{'s' * (self.batch != 1)} of {of}"
 
 
 class _AtShape(OfCandidate):
@@ -385,6 +370,16 @@ class Footprint(OfCandidate):
     threads: int
     device: str = "CPU"
 
+    @property
+    def size_mb(self) -> float:
+        """Size in MB."""
+        return self.size_bytes / 1e6
+
+    @property
+    def peak_memory_mb(self) -> float:
+        """Peak memory in MB."""
+        return self.peak_memory_bytes / 1e6
+
 
 class Figures(FrozenModel):
     """What is known of one model of a run.
@@ -393,6 +388,7 @@ class Figures(FrozenModel):
         model: its name: a target, or a float baseline.
         absent: why it cannot run here, or was left out; else empty. Scores of such a target are those of its file on the CPU.
         scores: its metrics.
+        calibration_error: expected calibration error (ECE) of its probabilities; None where it has none.
         against_float: compared with its float baseline; None for the model that all others are compared with.
         stored: of retrieval: scores with smaller forms of stored vectors.
         footprint: size, memory and load time; None where it was not timed.
@@ -405,6 +401,7 @@ class Figures(FrozenModel):
     model: str
     absent: str = ""
     scores: tuple[Score, ...] = ()
+    calibration_error: float | None = None
     against_float: Comparison | None = None
     stored: tuple[StoredScore, ...] = ()
     footprint: Footprint | None = None

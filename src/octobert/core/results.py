@@ -411,8 +411,8 @@ class Report(Tabular):
                 **dict.fromkeys(metrics),
                 **{score.metric: score.value for score in figures.scores},
                 "output_error": figures.against_float and figures.against_float.output_error,
-                "size_mb": footprint.size_bytes / 1e6,
-                "peak_memory_mb": footprint.peak_memory_bytes / 1e6,
+                "size_mb": footprint.size_mb,
+                "peak_memory_mb": footprint.peak_memory_mb,
                 "load_ms": footprint.load_ms,
                 **{f"p50_ms {t.batch}×{t.sequence}": t.percentile_ms(50) for t in figures.times},
             }

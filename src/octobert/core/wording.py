@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from octobert.core.estimate import Estimate
 from octobert.core.measurements import Comparison, Score
+
+# How people write the names of metrics; all others are words.
+_METRICS = {
+    "auroc": "AUROC",
+    "f1": "F1",
+    "mae": "MAE",
+    "map": "MAP",
+    "matthews": "Matthews",
+    "mrr": "MRR",
+    "mse": "MSE",
+    "ndcg": "nDCG",
+    "pearson": "Pearson",
+    "spearman": "Spearman",
+}
 
 
 def estimate_text(estimate: Estimate | Score, form: str = ".2f", ends: str = "") -> str:
@@ -45,6 +60,17 @@ def between(figure: Estimate, form: Callable[[float], str]) -> str:
     if figure.low == figure.high:
         return ""
     return f" ({form(figure.low)} to {form(figure.high)})".replace("-", "−").replace("inf", "∞")
+
+
+def metric_text(name: str) -> str:
+    """A metric as people write it; the name of a user's own metric without underscores.
+
+    Example:
+        >>> metric_text("ndcg@10"), metric_text("macro_f1"), metric_text("accuracy")
+        ('nDCG@10', 'macro F1', 'accuracy')
+    """
+    words = name.replace("_", " ")
+    return re.sub(r"[a-z]+1?", lambda word: _METRICS.get(word[0], word[0]), words)
 
 
 def score_text(score: Score) -> str:
@@ -205,9 +231,8 @@ def quality_text(comparison: Comparison) -> str:
         if comparison.low is not None:
             ends = f"{comparison.low:+.4f} to {comparison.high:+.4f}"
             certain = f"95 % confidence interval {ends}, {probability(comparison.p_value)}"
-        parts.append(
-            f"{comparison.metric} {comparison.difference:+.4f} compared with {comparison.reference} ({certain})"
-        )
+        change = f"{metric_text(comparison.metric or '')} {comparison.difference:+.4f}"
+        parts.append(f"{change} compared with {comparison.reference} ({certain})")
     against = "" if parts else f" with {comparison.reference}"
     parts.append(f"{comparison.fidelity_name}{against} {fidelity_text(comparison)}")
     if comparison.divergence is not None:

@@ -231,7 +231,7 @@ def measure_throughput(
                     (batches, math.inf, requests[worker], seconds),  # noqa: B023  # called at once
                 ),
                 total,
-                on_round=partial(on_progress, f"throughput {workload.batch} × {workload.sequence}"),
+                on_round=partial(on_progress, f"throughput {workload.shape}"),
             )
             measured += [
                 _throughput(worker, workload, requests[worker], saturated)

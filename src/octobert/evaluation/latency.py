@@ -21,7 +21,7 @@ from octobert.config.measuring import Benchmark
 from octobert.core import budget
 from octobert.core.errors import ModelError
 from octobert.core.estimate import Estimate, geometric_mean, quantile
-from octobert.core.measurements import Footprint, Latency, Load, Speedup, Throughput
+from octobert.core.measurements import Footprint, Latency, Load, Speedup, Throughput, TimedShape
 from octobert.core.session import Feeds
 from octobert.data.encoded import Encoded, feeds_of, size_of
 from octobert.evaluation.candidates import Candidate, candidate_of, float_of
@@ -48,6 +48,11 @@ class Workload:
     batch: int
     sequence: int | str
     rounds: tuple[Feeds, ...]
+
+    @property
+    def shape(self) -> TimedShape:
+        """Their shape."""
+        return TimedShape(self.batch, self.sequence)
 
     def feeds(self, number: int) -> Feeds:
         """Return the feeds of a round."""
@@ -188,7 +193,7 @@ def measure(
                 shuffled=True,
                 seconds=seconds_per_shape,
                 stays=stays,
-                on_round=partial(on_progress, f"timing {workload.batch} × {workload.sequence}"),
+                on_round=partial(on_progress, f"timing {workload.shape}"),
             )
             latencies += [
                 _latency(worker.candidate.title, workload, samples_ms)

@@ -16,6 +16,7 @@ from octobert.core.heads import head_of
 from octobert.core.measurements import Comparison, Score, score_named
 from octobert.core.plain import Span, excerpt
 from octobert.core.wording import probability
+from octobert.evaluation.classes import class_changes, crossed
 from octobert.evaluation.statistics import (
     CONFIDENCE,
     mcnemar,
@@ -138,6 +139,8 @@ def compare(
         divergence=fidelity.divergence,
         outputs=fidelity.outputs,
         differences=differences,
+        classes=class_changes(task, ours, theirs),
+        crossed=crossed(task, ours, theirs),
         changed=tuple(
             (i, expected[i] if expected else "", before, after)
             for i, before, after in fidelity.changed

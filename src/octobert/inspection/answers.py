@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from octobert import targets
 from octobert.core.capability import saturates
+from octobert.core.measurements import TimedShape
 from octobert.core.profile import Inspection, Operator, Profile, grouped, time_of
 from octobert.targets import runtimes
 
@@ -255,7 +256,7 @@ def _short(inspection: Inspection) -> Iterator[str]:
 
 
 def _shape(inspection: Inspection) -> str:
-    return f"{inspection.batch} × {inspection.sequence}"
+    return str(TimedShape(inspection.batch, inspection.sequence))
 
 
 def _word(precision: str) -> str:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from octobert.core import wording
-from octobert.core.measurements import Comparison, Figures, Score, StoredScore, TimedShape, shapes
+from octobert.core.measurements import (
+    Comparison,
+    Figures,
+    Score,
+    Speedup,
+    StoredScore,
+    TimedShape,
+    score_named,
+    shapes,
+)
 from octobert.core.results import AccuracySearch, Report
-from octobert.core.selection import Selection
+from octobert.core.selection import Selection, VariantResult
 from octobert.report import choices, summary, times
-from octobert.report.tables import ReportTable, breakable, table_of
+from octobert.report.tables import ReportTable, breakable, key, number, table_of, word
 from octobert.report.verdict import Verdict
 from octobert.report.words import words_of_choice
 
@@ -18,17 +29,8 @@ PAGE = "report.html"
 # Variants and trials of a search that a terminal lists.
 _LISTED, _TRIALS = 20, 5
 _STORED = "Stored vectors, compared with the float model's in float32"
-# Which columns of times go first where the terminal is narrow; × float, p50 and p90 stay.
-_LATENCY_RANKS = {
-    "avg": 9,
-    "max": 8,
-    "min": 7,
-    "precision": 6,
-    "tokens/s": 5,
-    "p99": 4,
-    "rows/s": 3,
-    "× fastest float": 1,
-}
+# Which statistics go first where the terminal is narrow; p50 and p90 stay.
+_RANKS = {"avg": 9, "max": 8, "min": 7, "p99": 4}
 
 
 def tables(report: Report) -> list[ReportTable]:
@@ -48,6 +50,11 @@ def quality_tables(report: Report) -> list[ReportTable]:
     compared = {figures.model: figures.against_float for figures in report.models}
     if any(pair is not None and pair.outputs for pair in compared.values()):
         found.append(outputs_table(compared))
+    of_classes = [
+        pair for pair in report.compared if pair.classes and pair.candidate in report.plans
+    ]
+    if of_classes:
+        found.append(class_table(of_classes))
     if stored := [form for figures in report.models for form in figures.stored]:
         found.append(stored_table(stored))
     return found
@@ -86,29 +93,38 @@ def quality_table(report: Report) -> ReportTable:
     weights = (
         f"; the weights of your model have {source_bytes / 1e6:.1f} MB" if source_bytes else ""
     )
-    table = table_of(f"{title}{weights}", ("model",))
-    table.elsewhere = PAGE
-    metrics = summary.main_metrics(report)
-    table.add_column("precision", 5)
-    table.add_numbers({name: 7 if index else 0 for index, name in enumerate(metrics)})
-    table.add_numbers({"agreement": 4, "output error": 8, "file MB": 0, "peak MB": 6, "load ms": 9})
-    for name, figures in _judged(report).items():
-        comparison = figures.against_float
-        scores = {score.metric: score for score in figures.scores}
-        like = "" if scores else f"as {report.reference}"
-        footprint, is_quantized = figures.footprint, figures.speedups or figures.footprint is None
-        table.add_row(
-            name,
-            summary.precision(report, figures),
-            *(like or _score(scores.get(metric)) for metric in metrics),
-            f"{comparison.fidelity:.4f}" if comparison else "",
-            f"{comparison.output_error:.4f}" if comparison else "",
-            f"{footprint.size_bytes / 1e6:.1f}" if footprint else "",
-            f"{footprint.peak_memory_bytes / 1e6:.0f}" if footprint else "",
-            f"{footprint.load_ms:.0f}" if footprint else "",
-            style="bold" if is_quantized else "",
+    models, main = _judged(report), summary.main_metrics(report)
+    table = ReportTable(f"{title}{weights}", [], elsewhere=PAGE)
+    if any(figures.calibration_error is not None for figures in models.values()):
+        table.caption = "ECE: expected calibration error, how far probabilities are from the share of right answers"
+
+    def score(metric: str) -> Callable[[Any], str]:
+        """A metric of a model; its float model's where it has none of its own."""
+        return lambda m: (
+            _score(score_named(metric, m[1].scores)) if m[1].scores else f"as {report.reference}"
         )
-    return table
+
+    return table.fill(
+        models.items(),
+        key("model", lambda m: m[0]),
+        word("precision", lambda m: summary.precision(report, m[1]), 5),
+        *(
+            number(wording.metric_text(name), score(name), 7 if n else 0)
+            for n, name in enumerate(main)
+        ),
+        number("agreement", lambda m: _of(m[1].against_float, "{0.fidelity:.4f}"), 4),
+        number("output error", lambda m: _of(m[1].against_float, "{0.output_error:.4f}"), 8),
+        number("ECE", lambda m: _of(m[1].calibration_error, "{:.4f}"), 5),
+        number("file MB", lambda m: _of(m[1].footprint, "{0.size_mb:.1f}")),
+        number("peak MB", lambda m: _of(m[1].footprint, "{0.peak_memory_mb:.0f}"), 6),
+        number("load ms", lambda m: _of(m[1].footprint, "{0.load_ms:.0f}"), 9),
+        style=lambda m: "bold" * bool(m[1].speedups or m[1].footprint is None),
+    )
+
+
+def _of(value: Any, form: str) -> str:
+    """A value as text; nothing for one that is not known."""
+    return "" if value is None else form.format(value)
 
 
 def _judged(report: Report) -> dict[str, Figures]:
@@ -130,7 +146,9 @@ def score_table(scores: Mapping[str, Sequence[Score]]) -> ReportTable:
     table = table_of("Scores, with 95 % confidence intervals", ("metric",), scores)
     by_model = [{score.metric: score for score in found} for found in scores.values()]
     for metric in dict.fromkeys(name for found in by_model for name in found):
-        table.add_row(metric, *(_score(found.get(metric)) for found in by_model))
+        table.add_row(
+            wording.metric_text(metric), *(_score(found.get(metric)) for found in by_model)
+        )
     return table
 
 
@@ -138,33 +156,55 @@ def _score(score: Score | None) -> str:
     return "" if score is None else breakable(wording.score_text(score))
 
 
+def class_table(compared: Iterable[Comparison]) -> ReportTable:
+    """Return precision, recall and changed answers of each class, the rarest first: float → 8 bits."""
+    return ReportTable("Classes, the rarest first: float → 8 bits", []).fill(
+        ((pair.candidate, one) for pair in compared for one in pair.classes),
+        key("model", lambda m: m[0]),
+        key("class", lambda m: m[1].label),
+        number("rows", lambda m: f"{m[1].rows:,}"),
+        number("precision", lambda m: f"{m[1].reference_precision:.3f} → {m[1].precision:.3f}"),
+        number("recall", lambda m: f"{m[1].reference_recall:.3f} → {m[1].recall:.3f}"),
+        number("answers lost", lambda m: f"{m[1].lost:,}"),
+        number("gained", lambda m: f"{m[1].gained:,}"),
+    )
+
+
 def outputs_table(compared: Mapping[str, Comparison | None]) -> ReportTable:
     """Return every output of every model beside the float model's."""
-    table = table_of("Outputs beside float", ("model",))
-    table.add_column("output")
-    table.add_numbers({"relative error": 0, "cosine": 0, "same largest": 0})
-    for name, pair in compared.items():
-        for one in pair.outputs if pair is not None else ():
-            shares = (one.cosine, one.same_largest)
-            numbers = ("" if share is None else f"{share:.4f}" for share in shares)
-            table.add_row(name, one.output, f"{one.relative_error:.4f}", *numbers)
-    return table
+    return ReportTable("Outputs beside float", []).fill(
+        ((name, one) for name, pair in compared.items() for one in (pair.outputs if pair else ())),
+        key("model", lambda m: m[0]),
+        word("output", lambda m: m[1].output),
+        number("relative error", lambda m: f"{m[1].relative_error:.4f}"),
+        number("cosine", lambda m: _of(m[1].cosine, "{:.4f}")),
+        number("same largest", lambda m: _of(m[1].same_largest, "{:.4f}")),
+    )
 
 
 def stored_table(stored: Sequence[StoredScore]) -> ReportTable:
     """Return the score of each form of stored vectors against its size."""
-    table = table_of(_STORED, ("model",))
-    table.add_column("stored as")
-    table.add_numbers({"bytes": 0, stored[0].metric: 0, "difference from float": 0})
-    for form in stored:
-        table.add_row(
-            form.candidate,
-            f"{form.type}, {form.dimensions} dimensions",
-            str(form.size_bytes),
-            f"{form.value:.4f}",
-            breakable(wording.change_text(form.difference)),
-        )
-    return table
+    table = ReportTable(_STORED, [])
+    if any(map(_index_of, stored)):
+        table.caption = "float32 of a float model: its vectors of documents stay, and queries are those of the 8-bit model."
+    return table.fill(
+        stored,
+        key("model", lambda form: form.candidate),
+        word(
+            "stored as",
+            lambda form: f"{form.type}{_index_of(form)}, {form.dimensions} dimensions",
+        ),
+        number("bytes", lambda form: str(form.size_bytes)),
+        number(wording.metric_text(stored[0].metric), lambda form: f"{form.value:.4f}"),
+        number(
+            "difference from float", lambda form: breakable(wording.change_text(form.difference))
+        ),
+    )
+
+
+def _index_of(form: StoredScore) -> str:
+    """Whose index it is, where that is another model's than the one that makes the queries."""
+    return f" of {form.documents}" if form.documents not in ("", form.candidate) else ""
 
 
 def latency_table(
@@ -184,40 +224,37 @@ def latency_table(
     """
     threads = wording.threads_text([timing.threads for timing in timings])
     title = f"Latency in ms, {threads}; speedups with 95 % confidence intervals"
-    if any(shape.sequence == "data" for shape in shapes):
-        title += "\ndata: rows of the evaluation data"
-    table = table_of(title, ("model",))
-    table.elsewhere, table.group = elsewhere, "shape"
-    over = ("× float", *(("× fastest float",) if any(timing.fastest for timing in timings) else ()))
-    figures = (*times.SHOWN, "rows/s", "tokens/s", *over)
-    table.add_column("precision", _LATENCY_RANKS["precision"])
-    table.add_numbers({name: _LATENCY_RANKS.get(name, 0) for name in figures})
-    for column in table.columns if every else ():
-        column.optional = 0
     others = [
         f"The float baseline of {t.name} ran on another device: {t.elsewhere}."
         for t in timings
         if t.elsewhere
     ]
-    table.caption = "\n".join(others) or None
-    for shape in shapes:
-        for timing in timings:
-            measured = timing.latencies[shape]
-            speedups = [timing.baseline.get(shape), times.strongest(timing).get(shape)][: len(over)]
-            table.add_row(
-                timing.name,
-                timing.precision,
-                *(wording.ms(measured.statistics_ms[name]) for name in times.SHOWN),
-                f"{measured.rows_per_second:.0f}",
-                f"{measured.tokens_per_second:.0f}",
-                *(
-                    breakable(wording.estimate_text(speedup.ratio)) if speedup else ""
-                    for speedup in speedups
-                ),
-                style="bold" if timing.quantized else "",
-                group=str(shape),
-            )
-    return table
+    table = ReportTable(title, [], "\n".join(others) or None, elsewhere, "shape")
+
+    def statistic(name: str) -> Callable[[Any], str]:
+        return lambda m: wording.ms(m[0].latencies[m[1]].statistics_ms[name])
+
+    def over(speedup: Speedup | None) -> str:
+        return breakable(wording.estimate_text(speedup.ratio)) if speedup else ""
+
+    columns = [
+        word("precision", lambda m: m[0].precision, 6),
+        *(number(name, statistic(name), _RANKS.get(name, 0)) for name in times.SHOWN),
+        number("rows/s", lambda m: f"{m[0].latencies[m[1]].rows_per_second:.0f}", 3),
+        number("tokens/s", lambda m: f"{m[0].latencies[m[1]].tokens_per_second:.0f}", 5),
+        number("× float", lambda m: over(m[0].baseline.get(m[1]))),
+    ]
+    if any(timing.fastest for timing in timings):
+        columns.append(
+            number("× fastest float", lambda m: over(times.strongest(m[0]).get(m[1])), 1)
+        )
+    return table.fill(
+        [(timing, shape) for shape in shapes for timing in timings],
+        key("model", lambda m: m[0].name),
+        *(replace(column, optional=0) if every else column for column in columns),
+        style=lambda m: "bold" * m[0].quantized,
+        group=lambda m: str(m[1]),
+    )
 
 
 def choice_table(choice: Selection, most: int | None = _LISTED) -> ReportTable:
@@ -227,49 +264,53 @@ def choice_table(choice: Selection, most: int | None = _LISTED) -> ReportTable:
         most: so many variants; None for all.
     """
     words, metric = words_of_choice(choice), choice.metric or ""
-    drop = (
-        f", drop of {words.name('metric')} on {choice.rows:,} tuning rows [95 %]"
-        if choice.metric
-        else ""
-    )
-    title = f"Compared with {choice.reference}: time{drop}"
-    table = table_of(title, ("variant",), ("rows/s" if choice.goal == "throughput" else "ms",))
-    table.elsewhere = PAGE
+    name = words.name("metric")
+    drop = f", drop of {name} on {choice.rows:,} tuning rows [95 %]" if metric else ""
     points = " (points)" if words.in_points(metric) else ""
-    table.add_numbers({"× f32": 1, f"drop{points}": 0 if choice.metric else 9})
-    table.add_column("limits")
-    table.add_numbers({"MB": 3, "peak MB": 5, "rows": 4})
-    table.add_numbers(
-        {"time ÷ f32": 10, words.name("metric") or "metric": 11, "rounds": 12, "s": 13}
-    )
-    table.add_column("why", 2, prose=True)
     listed = choices.in_order(choice, most)
-    for result in listed:
-        is_best = result.variant.name == choice.winner
-        figure, value = result.drops.get(metric), result.values.get(metric)
-        speed = choices.speed_of(choice, result)
-        table.add_row(
-            f"{'→' if is_best else '•' if result.on_frontier else ' '} {result.variant.name}",
-            wording.ms(speed.value) if speed else "",
-            f"{1 / result.ratio.value:.2f}" if result.ratio else "",
-            words.drop_cell(metric, figure) if figure else "",
-            choices.state_of(result),
-            *(
-                f"{size / 1e6:.0f}" if size else ""
-                for size in (result.size_bytes, result.peak_memory_bytes)
-            ),
-            str(result.rows or ""),
-            wording.estimate_text(result.ratio, ".3f") if result.ratio else "",
-            "" if value is None else f"{value:.4f}",
-            str(result.rounds or ""),
-            f"{result.seconds:.0f}" if result.seconds else "",
-            result.reason,
-            style="bold" if is_best else "" if choices.is_admissible(result) else "dim",
-        )
     more = len(choice.found) - len(listed)
     legend = "→ chosen; • no other is both faster and more accurate"
-    table.caption = legend + (f"\nand {more} more: see report.html" if more else "")
-    return table
+    table = ReportTable(
+        f"Compared with {choice.reference}: time{drop}",
+        [],
+        legend + (f"\nand {more} more: see report.html" if more else ""),
+        PAGE,
+    )
+
+    def marked(result: VariantResult) -> str:
+        sign = "→" if result is choice.best else "•" if result.on_frontier else " "
+        return f"{sign} {result.variant.name}"
+
+    def speed(result: VariantResult) -> str:
+        found = choices.speed_of(choice, result)
+        return wording.ms(found.value) if found else ""
+
+    return table.fill(
+        listed,
+        key("variant", marked),
+        number("rows/s" if choice.goal == "throughput" else "ms", speed),
+        number("× f32", lambda r: f"{1 / r.ratio.value:.2f}" if r.ratio else "", 1),
+        number(
+            f"drop{points}",
+            lambda r: words.drop_cell(metric, r.drops[metric]) if metric in r.drops else "",
+        ),
+        word("limits", choices.state_of),
+        number("MB", lambda r: f"{r.size_bytes / 1e6:.0f}" if r.size_bytes else "", 3),
+        number(
+            "peak MB",
+            lambda r: f"{r.peak_memory_bytes / 1e6:.0f}" if r.peak_memory_bytes else "",
+            5,
+        ),
+        number("rows", lambda r: str(r.rows or ""), 4),
+        number(
+            "time ÷ f32", lambda r: wording.estimate_text(r.ratio, ".3f") if r.ratio else "", 10
+        ),
+        number(name or "metric", lambda r: _of(r.values.get(metric), "{:.4f}"), 11),
+        number("rounds", lambda r: str(r.rounds or ""), 12),
+        number("s", lambda r: f"{r.seconds:.0f}" if r.seconds else "", 13),
+        word("why", lambda r: r.reason, 2, prose=True),
+        style=lambda r: "bold" if r is choice.best else "" if choices.is_admissible(r) else "dim",
+    )
 
 
 def trials_table(search: AccuracySearch, *, every: bool = True) -> ReportTable:
@@ -279,32 +320,27 @@ def trials_table(search: AccuracySearch, *, every: bool = True) -> ReportTable:
         search: to show.
         every: all trials instead of the last ones and the one that was taken.
     """
-    table = table_of(f"Search: {summary.search_text(search)}", (), ("trial", search.metric, "drop"))
-    table.add_column("met")
-    table.add_numbers({"saves ms": 0, "rows": 2, "s": 3})
-    table.add_column("falls back to float", prose=True)
     last = len(search.trials) if every else _TRIALS
     numbered = list(enumerate(search.trials, start=1))
     shown = [
-        (number, trial)
-        for number, trial in numbered
-        if trial == search.taken or number > len(numbered) - last
+        (place, trial)
+        for place, trial in numbered
+        if trial == search.taken or place > len(numbered) - last
     ]
-    for number, trial in shown:
-        table.add_row(
-            str(number),
-            f"{trial.value:.4f}",
-            f"{trial.drop:+.4f}",
-            "yes" if trial.met else "no",
-            f"{trial.saved_ms:.2f}",
-            str(trial.rows),
-            f"{trial.seconds:.1f}",
-            _shortened(trial.fallback, every=every),
-            style="bold" if trial == search.taken else "",
-        )
     left = len(search.trials) - len(shown)
-    table.caption = f"and {left} more trials: --all" if left else None
-    return table
+    caption = f"and {left} more trials: --all" if left else None
+    return ReportTable(f"Search: {summary.search_text(search)}", [], caption).fill(
+        shown,
+        number("trial", lambda m: str(m[0])),
+        number(wording.metric_text(search.metric), lambda m: f"{m[1].value:.4f}"),
+        number("drop", lambda m: f"{m[1].drop:+.4f}"),
+        word("met", lambda m: "yes" if m[1].met else "no"),
+        number("saves ms", lambda m: f"{m[1].saved_ms:.2f}"),
+        number("rows", lambda m: str(m[1].rows), 2),
+        number("s", lambda m: f"{m[1].seconds:.1f}", 3),
+        word("falls back to float", lambda m: _shortened(m[1].fallback, every=every), prose=True),
+        style=lambda m: "bold" * (m[1] == search.taken),
+    )
 
 
 def _shortened(names: Sequence[str], *, every: bool) -> str:

@@ -167,8 +167,8 @@ def figure_of(report: Report, name: str, of: str, metric: str | None) -> Estimat
         return None
     costs = {
         "load": footprint.load_ms,
-        "size": footprint.size_bytes / 1e6,
-        "memory": footprint.peak_memory_bytes / 1e6,
+        "size": footprint.size_mb,
+        "memory": footprint.peak_memory_mb,
     }
     return Estimate.exactly(costs[figure.name])
 

@@ -12,6 +12,7 @@ import numpy as np
 from rich.text import Text
 
 from octobert.core import wording
+from octobert.core.measurements import TimedShape
 from octobert.core.plan import Decision, Quantizer, QuantPlan
 from octobert.core.profile import Inspection, Operator, Profile, grouped, time_of
 from octobert.core.ranges import Sweep
@@ -324,8 +325,9 @@ def inspection_tables(inspection: Inspection, *, every: bool = False) -> tuple[R
 
 
 def _layer_table(inspection: Inspection, *, every: bool) -> ReportTable:
+    shape = TimedShape(inspection.batch, inspection.sequence)
     title = (
-        f"{inspection.model} on {inspection.runtime} {inspection.version}, {inspection.batch} × {inspection.sequence}, "
+        f"{inspection.model} on {inspection.runtime} {inspection.version}, {shape}, "
         f"{wording.threads_text([inspection.threads])}: fastest of {inspection.profile.runs} profiled runs"
     )
     operators_column = ("operators",) if every else ()

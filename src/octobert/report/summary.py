@@ -15,6 +15,7 @@ from octobert.core.measurements import (
 )
 from octobert.core.results import AccuracySearch, Report, TaskFacts
 from octobert.core.session import Tuned
+from octobert.core.wording import metric_text
 from octobert.report import judged, plans, times, words
 from octobert.tasks._tags import mark_entities
 
@@ -135,8 +136,19 @@ def outcomes(report: Report) -> list[str]:
         for target in report.plans
         for check in judged.speed_checks(report, target)
     ]
-    asked = [*goals, *searches]
+    asked = [*goals, *searches, *_crossed(report)]
     return [*asked, *_simulated(report), *_tuned(report)]
+
+
+def _crossed(report: Report) -> list[str]:
+    """Sentences on the rows that cross the user's threshold."""
+    return [
+        f"{pair.candidate}: {pair.crossed.rows:,} of {wording.rows_text(report.data.evaluation_rows)} cross the threshold of "
+        f"{pair.crossed.threshold:g}, compared with {pair.reference}: {pair.crossed.fell:,} fall below it, "
+        f"{pair.crossed.rose:,} reach it."
+        for pair in report.compared
+        if pair.crossed is not None and pair.candidate in report.plans
+    ]
 
 
 def exports(report: Report) -> list[str]:
@@ -207,6 +219,22 @@ def chance(scores: Mapping[str, Sequence[Score]], comparison: Comparison) -> lis
     return sentences
 
 
+def too_good(phrasing: words.Phrasing, comparisons: Sequence[Comparison]) -> list[str]:
+    """Return a sentence that doubts quantized models which beat their float model by more than the noise."""
+    gains = [
+        f"{each.candidate} against {each.reference}, {phrasing.change(each.metric or '', each.drop)}"
+        for each in comparisons
+        if each.drop is not None and each.drop.high < 0
+    ]
+    if not gains:
+        return []
+    return [
+        f"Doubt this gain: a quantized model should not beat its float model ({'; '.join(gains)}). Check "
+        "whether the evaluation rows are few or were seen in training, whether the float model ran in another precision, and "
+        "whether both models got the same padding and prompts."
+    ]
+
+
 def than_chance(score: Score) -> str:
     """How a score is no better, or not clearly better, than that of a model that reads nothing; empty where it is."""
     if score.chance is None or (score.low is not None and score.low > score.chance):
@@ -217,14 +245,15 @@ def than_chance(score: Score) -> str:
         if score.metric == "accuracy"
         else "one that reads no input"
     )
-    return f"{better} than {constant} ({score.metric} {wording.score_text(score)}, the other {score.chance:.4f})"
+    found = f"{metric_text(score.metric)} {wording.score_text(score)}"
+    return f"{better} than {constant} ({found}, the other {score.chance:.4f})"
 
 
 def _simulated(report: Report) -> list[str]:
     sentences = []
     for target, result in report.simulations.items():
         primary = score_named(report.task.primary, result.scores)
-        score = f"{primary.metric} {primary.value:.4f} in PyTorch; " if primary else ""
+        score = f"{metric_text(primary.metric)} {primary.value:.4f} in PyTorch; " if primary else ""
         sentences.append(
             f"{target}: the exported model compared with the fake-quantized PyTorch model that was trained, on "
             f"{result.rows:,} rows: {score}{result.name} {result.agreement:.2%}, root mean square difference of outputs "
@@ -320,9 +349,9 @@ def search_text(search: AccuracySearch) -> str:
     count, tried = len(search.taken.fallback), len(search.trials)
     fallback = f"{count or 'no'} {'parts fall' if count > 1 else 'part falls'} back to float"
     return (
-        f"“{words.criterion(search)}” {'met' if search.met else 'NOT met'} on {search.taken.rows} tuning rows ({search.metric} "
-        f"{search.taken.value:.4f}, float {search.float_value:.4f}) after {tried} trial{'' if tried == 1 else 's'} in "
-        f"{search.seconds:.0f} s; {fallback}; {search.ended}"
+        f"“{words.criterion(search)}” {'met' if search.met else 'NOT met'} on {search.taken.rows} tuning rows "
+        f"({metric_text(search.metric)} {search.taken.value:.4f}, float {search.float_value:.4f}) "
+        f"after {tried} trial{'' if tried == 1 else 's'} in {search.seconds:.0f} s; {fallback}; {search.ended}"
     )
 
 
@@ -333,7 +362,8 @@ def _few_resamples(report: Report) -> list[str]:
         for score in figures.scores:
             least[score.metric] = min(least.get(score.metric, RESAMPLES), score.resamples)
     return [
-        f"The interval of {name} comes from {count:,} resamples, not {RESAMPLES:,}: it is slow, or undefined on the others."
+        f"The interval of {metric_text(name)} comes from {count:,} resamples, not {RESAMPLES:,}: "
+        "it is slow, or undefined on the others."
         for name, count in least.items()
         if count < RESAMPLES
     ]
@@ -382,6 +412,8 @@ def caveats(report: Report) -> list[str]:
     sentences += dict.fromkeys(
         sentence for comparison in quantized for sentence in chance(scores, comparison)
     )
+    # Quantization-aware training trains on, so its model may be better.
+    sentences += [] if report.recipe.get("qat") else too_good(words.words_of(report), quantized)
     return [*sentences, *times.noise(report.times, report.load)]
 
 

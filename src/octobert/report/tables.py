@@ -7,9 +7,9 @@ at spaces, and columns that do not fit move into a further table. A page shows a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -19,6 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from octobert.core.plain import printable
+
+T = TypeVar("T")
 
 
 class PlainConsole(Console):
@@ -47,6 +49,7 @@ class Column:
         is_key: repeated in every part of a table that is too wide.
         optional: above 0, it is left out where the table would be too wide, the largest number first.
         prose: it has sentences, which a page gives more room.
+        cell: what it shows of the thing that a row is about; only for `ReportTable.fill`.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Column:
     is_key: bool = False
     optional: int = 0
     prose: bool = False
+    cell: Callable[[Any], str] = str
 
 
 # Columns of a larger rank are left out where readers see the table among other things: in Markdown and in notebooks.
@@ -100,6 +104,27 @@ class ReportTable:
         """Add a row. Strings are plain text, without markup. A cell with line breaks wraps only there, and only if it must."""
         texts = [cell if isinstance(cell, Text) else Text(printable(cell)) for cell in cells]
         self.rows.append(TableRow(texts, style, printable(group)))
+
+    def fill(
+        self,
+        things: Iterable[T],
+        *columns: Column,
+        style: Callable[[T], str] = lambda thing: "",
+        group: Callable[[T], str] = lambda thing: "",
+    ) -> ReportTable:
+        """Show each of some things in a row, in columns that say what they show of it. Those with nothing to show are left out.
+
+        Args:
+            style, group: of the row of a thing, see `TableRow`.
+        """
+        listed = list(things)
+        shown = [(column, [column.cell(thing) for thing in listed]) for column in columns]
+        shown = [(column, cells) for column, cells in shown if any(cells) or column.is_key]
+        self.columns = [column for column, _ in shown]
+        for place, thing in enumerate(listed):
+            cells = (cells[place] for _, cells in shown)
+            self.add_row(*cells, style=style(thing), group=group(thing))
+        return self
 
     def add_numbers(self, optional: Mapping[str, int]) -> None:
         """Add columns of numbers, aligned right: name → `Column.optional`."""
@@ -224,6 +249,21 @@ class ReportTable:
         texts = [row.cells[index] for row in rows if index < len(row.cells)]
         sizes = [_size(cell) for cell in (Text(self.columns[index].name), *texts)]
         return Measurement(max(size.minimum for size in sizes), max(size.maximum for size in sizes))
+
+
+def key(name: str, cell: Callable[[Any], str]) -> Column:
+    """A column that says what a row is about."""
+    return Column(name, is_key=True, cell=cell)
+
+
+def word(name: str, cell: Callable[[Any], str], rank: int = 0, *, prose: bool = False) -> Column:
+    """A column of texts, and its `Column.optional`."""
+    return Column(name, optional=rank, prose=prose, cell=cell)
+
+
+def number(name: str, cell: Callable[[Any], str], rank: int = 0) -> Column:
+    """A column of numbers, and its `Column.optional`."""
+    return Column(name, number=True, optional=rank, cell=cell)
 
 
 def table_of(

@@ -58,7 +58,11 @@ def finetuned(result: Finetuned) -> ReportTable:
         f"Float model in PyTorch on {result.data.evaluation_rows:,} evaluation rows, "
         f"trained on {result.data.training_rows:,} rows"
     )
-    table = table_of(title, (), ("steps", "final loss", *(score.metric for score in result.scores)))
+    table = table_of(
+        title,
+        (),
+        ("steps", "final loss", *(wording.metric_text(score.metric) for score in result.scores)),
+    )
     loss = f"{trained['loss']:.4f}" if "loss" in trained else ""
     table.add_row(
         str(trained.get("steps", "")), loss, *(wording.score_text(score) for score in result.scores)

@@ -22,7 +22,7 @@ from octobert.core.measurements import (
     score_named,
 )
 from octobert.core.results import Report
-from octobert.core.wording import rows_text, speed_text, times_text
+from octobert.core.wording import metric_text, rows_text, speed_text, times_text
 from octobert.report import choices, judged, summary
 from octobert.report.judged import DEFAULT_DROP
 from octobert.report.words import Phrasing, loss, words_of
@@ -306,7 +306,7 @@ def _held(report: Report, candidate: _Candidate, *, timed: bool = True) -> tuple
         why = f"The data has no labels: {compared.fidelity_name} says how closely it follows the float model, not who is right."
         return ("ship", why) if same else ("unclear", why)
     if math.isnan(compared.difference):
-        return "unclear", f"{compared.metric} is undefined on these rows."
+        return "unclear", f"{metric_text(compared.metric or '')} is undefined on these rows."
     if compared.low is None:
         return "unclear", "The metric has no confidence interval on these rows."
     doubtful = candidate.worst

@@ -7,7 +7,6 @@ ratio whose interval includes 1, are within the noise. No text ends with a full 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +24,15 @@ from octobert.core.limits import (
 from octobert.core.measurements import Comparison, score_named
 from octobert.core.results import AccuracySearch, Report
 from octobert.core.selection import Selection, VariantResult
-from octobert.core.wording import between, fidelity_text, points, rows_text, signed, times_text
+from octobert.core.wording import (
+    between,
+    fidelity_text,
+    metric_text,
+    points,
+    rows_text,
+    signed,
+    times_text,
+)
 
 _NAMES = {"memory": "peak memory", "load": "load time"}
 # Costs beside time → the words for more, and for as much.
@@ -55,7 +62,7 @@ class Phrasing:
         key = self.key(figure)
         if key.startswith("latency@"):
             return f"{key.removeprefix('latency@')} latency"
-        return _NAMES.get(key) or re.sub(r"\bf1\b", "F1", key.replace("_", " "))
+        return _NAMES.get(key) or metric_text(key)
 
     def in_points(self, metric: str) -> bool:
         """True where differences of a metric are percentage points."""

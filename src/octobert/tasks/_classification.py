@@ -55,6 +55,9 @@ class Classification(LabelledTexts):
 
     spellings: Mapping[str, int] = field(default_factory=dict)
 
+    def values(self, result: Result) -> np.ndarray:
+        return probabilities(result.logits)
+
     @property
     def offered(self) -> Mapping[str, Metric | None]:
         """All metrics that a recipe can name; None for AUROC."""

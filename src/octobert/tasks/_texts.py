@@ -137,10 +137,16 @@ class LabelledTexts(RowTexts):
 
     Args:
         label: candidate columns of labels or scores; the first that the data has is used.
+        threshold: of a probability or a score, that the user acts on; None for none.
     """
 
     label: tuple[str, ...]
+    threshold: float | None = None
     head: str = "sequence-classification"
+
+    def values(self, result: Result) -> np.ndarray:
+        """[texts, …] what a threshold is compared with: the probability of each class, or the score."""
+        raise NotImplementedError
 
     def labelled(self, table: Table) -> Iterator[tuple[Any, str]]:
         """(cell, its place) of the label column."""

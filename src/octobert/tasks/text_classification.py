@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat
 
 from octobert.core.errors import DataError, each
 from octobert.core.evidence import Answer, ChangedRow
@@ -73,6 +73,8 @@ class TextClassificationOptions(TextOptions, LongTextOptions):
         (`regression`); by default as the model's config says (`problem_type`), and a score if there is one logit.
     metric: the main metric; by default accuracy, for several labels micro_f1, for scores spearman.
     max_length: tokens of a row; by default the model's limit.
+    threshold: a probability (of a regression, a score) that you act on, such as 0.8: the report counts the rows whose classes
+        reach it in the float model or in the 8-bit model alone.
     """
 
     description: ClassVar[str] = (
@@ -87,6 +89,7 @@ class TextClassificationOptions(TextOptions, LongTextOptions):
         Literal["accuracy", "f1", "macro_f1", "matthews", "micro_f1", "spearman", "pearson"] | None
     ) = None
     max_length: int | None = Field(default=None, ge=2)
+    threshold: FiniteFloat | None = None
 
     def build(self, metadata: ModelMetadata = NOTHING) -> Classification | MultiLabel | Scores:
         """Return the task for a model.
@@ -112,7 +115,15 @@ class TextClassificationOptions(TextOptions, LongTextOptions):
             "max_length": self.max_length,
             "windows": self,
             "label": label,
+            "threshold": self.threshold,
         }
+        if self.threshold is not None and problem != "regression" and not 0 < self.threshold < 1:
+            raise DataError(
+                "the threshold is not a probability",
+                where="task.text-classification.threshold",
+                got=f"{self.threshold:g}",
+                expected="a number between 0 and 1, such as 0.8",
+            )
         if problem == "regression":
             if len(names) > 1:
                 raise DataError(
@@ -220,7 +231,7 @@ class MultiLabel(LabelledTexts):
 
     def answer(self, result: Result, index: int, user_input: Any) -> UserAnswer:
         """The labels that are given, and the probability of every label."""
-        likely = dict(zip(self.labels, self._likely(result)[index].tolist(), strict=True))
+        likely = dict(zip(self.labels, self.values(result)[index].tolist(), strict=True))
         return {
             "labels": [name for name, share in likely.items() if share >= THRESHOLD],
             "scores": likely,
@@ -256,7 +267,7 @@ class MultiLabel(LabelledTexts):
         predicted, right = np.split(items, 2, axis=1)
         return f1_of_rows((predicted * right).sum(axis=1), predicted.sum(axis=1), right.sum(axis=1))
 
-    def _likely(self, result: Result) -> np.ndarray:
+    def values(self, result: Result) -> np.ndarray:
         logits = result.logits
         if logits.shape[-1] != len(self.labels):
             raise DataError(
@@ -269,7 +280,7 @@ class MultiLabel(LabelledTexts):
         return sigmoid(logits)
 
     def _decided(self, result: Result) -> np.ndarray:
-        return (self._likely(result) >= THRESHOLD).astype(np.float64)
+        return (self.values(result) >= THRESHOLD).astype(np.float64)
 
     def _names(self, value: Any, place: str) -> list[Any]:
         """The labels in a cell: names or indices; or from a text, the names between commas."""
@@ -328,6 +339,9 @@ class Scores(LabelledTexts, OneScore, Correlated):
 
     def target(self, gold: float) -> float:
         return float(gold)
+
+    def values(self, result: Result) -> np.ndarray:
+        return self.scores(result)
 
     def judged(self, result: Result) -> Predictions:
         """Scores."""

@@ -28,6 +28,7 @@ from octobert.engine.contract import WITH_MANIFESTS, Context, StepResult, Summar
 from octobert.engine.store import manifest_of
 from octobert.evaluation import candidates, probing, scoring
 from octobert.evaluation.benchmarking import BenchmarkResult
+from octobert.evaluation.classes import calibration_error
 from octobert.evaluation.scoring import changed_rows
 from octobert.evaluation.stored import stored_scores
 from octobert.pipeline.artifacts import (
@@ -122,6 +123,7 @@ def run(
         tuned={target: each.results for target, each in tuned.items()},
         models=_models(
             {name: each.scores for name, each in evaluated.items()},
+            {name: calibration_error(task, result) for name, result in results.items()},
             {
                 pair.candidate: pair.replaced(
                     simulated=pair.candidate in absent,
@@ -171,6 +173,7 @@ def run(
 
 def _models(
     scores: Mapping[str, tuple[Score, ...]],
+    errors: Mapping[str, float | None],
     compared: Mapping[str, Comparison],
     stored: Sequence[StoredScore],
     timings: BenchmarkResult | None,
@@ -182,6 +185,7 @@ def _models(
         timed.get(name, Figures(model=name)).replaced(
             absent=absent.get(name, ""),
             scores=scores.get(name, ()),
+            calibration_error=errors.get(name),
             against_float=compared.get(name),
             stored=tuple(score for score in stored if score.candidate == name),
         )
@@ -256,7 +260,9 @@ def _stored(
     for name in targets_:
         reference = candidates.reference_of(name, results) if name in results else None
         if reference is not None:
-            yield from stored_scores(task, name, results[name], results[reference], seed=seed)
+            yield from stored_scores(
+                task, (name, reference), results[name], results[reference], seed=seed
+            )
 
 
 def activations(

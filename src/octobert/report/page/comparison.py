@@ -72,7 +72,7 @@ def _table(runs: Sequence[ShownRun]) -> Content:
     """The 8-bit models of runs of one task on the same rows: `table`, its `rows` for the chart, and a `sentence` on them."""
     first, shape = runs[0].report, _common_shape(runs)
     rows = [row for run in runs for row in _rows(run, shape)]
-    metric = first.task.primary or "score"
+    metric = wording.metric_text(first.task.primary or "score")
     table = table_of(f"{first.task.name}: {_FACTS[_ROWS](first)}", ("run", "machine", "model"))
     ms = f"ms (median, {shape})" if shape else "ms (median)"
     names = (f"{metric} [95 % interval]", "minus float", ms, "× its float model", "MB")
@@ -117,7 +117,7 @@ def _rows(run: ShownRun, shape: TimedShape | None) -> list[Content]:
                 "reference": speedup.reference if speedup else "",
                 "ratio": speedup and [value for _, value in speedup.ratio],
                 "speedup": wording.estimate_text(speedup.ratio) if speedup else "",
-                "mb": figures.footprint.size_bytes / 1e6,
+                "mb": figures.footprint.size_mb,
             }
         )
     return rows

@@ -23,8 +23,8 @@ from octobert.report.words import Phrasing, cost_of, loss, words_of, words_of_ch
 
 # Times that span more are on a logarithmic axis.
 _WIDE = 10.0
-# A loss that is larger than all that matter by this factor is drawn at the edge.
-_FAR = 2.5
+# A loss that is larger than the limit and all that matter by this factor is drawn at the edge.
+_FAR = 5.0
 
 
 @dataclass(frozen=True)
@@ -127,10 +127,15 @@ def section(run: ShownRun) -> Section | None:
         return None
     cost = chart.x[0].title.removesuffix(f" in {chart.x[0].unit}")
     return Section(
-        f"{chart.y.name[:1].upper()}{chart.y.name[1:]} against {cost}",
+        f"{_title(chart.y.name)} against {cost}",
         {"chart": chart, "winner": chart.winner()},
         _data(chart),
     )
+
+
+def _title(name: str) -> str:
+    """A name at the beginning of a heading: one with capitals of its own, such as nDCG, stays."""
+    return name if name != name.lower() else name.capitalize()
 
 
 def _data(chart: Frontier) -> Content:
@@ -242,7 +247,7 @@ def _of_models(report: Report, folder: str) -> list[Point]:
         details = [
             f"{text}{against}" for text in loss(words, comparison, report.data.evaluation_rows)
         ]
-        details.append(f"{precision}; {footprint.size_bytes / 1e6:.3g} MB")
+        details.append(f"{precision}; {footprint.size_mb:.3g} MB")
         floating = not precision.startswith("int")
         is_reference = figures.model in references or (floating and not figures.scores)
         point = Point(
@@ -304,9 +309,11 @@ def _quality_axis(report: Report, matter: Sequence[Estimate], ys: Sequence[Estim
         return ChartAxis(name, title, unit, more=True, low=bottom - margin, high=best + margin)
     scale = words.scale(words.metric or "")
     limit = None if limit is None else -scale * limit
-    bottom = min([*(y.low for y in matter), _FAR * min(limit or 0.0, 0.0)])
-    bottom = min([bottom, *(y.low for y in ys if y.low >= _FAR * bottom)])
-    top = max(0.0, top)
+    edge = _FAR * min([0.0, limit or 0.0, *(y.low for y in matter)])
+    bottom, top = min([0.0, *(y.low for y in ys if y.low >= edge)]), max(0.0, top)
+    # A limit that octobert assumes is drawn where it is among the points.
+    if limit is not None and judged.is_limited(report) and limit >= bottom - (top - bottom):
+        bottom = min(bottom, limit)
     margin = 0.06 * ((top - bottom) or 1.0)
     name, unit = words.name("metric"), words.unit(words.metric or "").strip()
     title = f"{name} against float{', points' if scale == 100 else ''}"
@@ -348,15 +355,15 @@ def _axis(
 ) -> ChartAxis:
     """An axis of cost around some figures."""
     ends = [end for figure in figures if figure is not None for end in (figure.low, figure.high)]
-    if limit is not None:
-        ends.append(limit)
     low, high = min(ends, default=0.0), max(ends, default=1.0)
+    if limit is not None and low / 2 <= limit <= 2 * high:
+        low, high = min(low, limit), max(high, limit)
     logarithmic = low > 0 and high > _WIDE * low
     if logarithmic:
-        low, high = low / 1.15, high * 1.3
+        low, high = low / 1.1, high * 1.1
     else:
         span = (high - low) or high or 1.0
-        low, high = max(0.0, low - 0.08 * span), high + 0.16 * span
+        low, high = max(0.0, low - 0.06 * span), high + 0.06 * span
     return ChartAxis(name, f"{title} in {unit}", unit, more, low, high, limit, logarithmic)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from octobert.core.evidence import Executed
 from octobert.core.family import BERT_PARTS, LAYER_PARTS
-from octobert.core.measurements import first_of
+from octobert.core.measurements import TimedShape, first_of
 from octobert.core.plan import OUTPUTS, Decision, Site
 from octobert.core.results import SiteSensitivity
 from octobert.report.page.runs import Content, Section, ShownRun
@@ -79,7 +79,7 @@ def _target(run: ShownRun, name: str) -> Content:
     cells.sort(key=lambda cell: (cell["layer"] is None, cell["layer"] or 0))
     return {
         "name": name,
-        "profiled": f"{execution.runtime} at {execution.batch} × {execution.sequence}"
+        "profiled": f"{execution.runtime} at {TimedShape(execution.batch, execution.sequence)}"
         if execution and execution.parts
         else "",
         "total_ms": total,

@@ -10,6 +10,7 @@ from octobert.config.recipe import Recipe
 from octobert.core.measurements import in_order
 from octobert.core.results import AccuracySearch, Report
 from octobert.core.selection import Selection
+from octobert.core.wording import metric_text
 from octobert.report import choices, commands, contents, summary, times
 from octobert.report import verdict as verdicts
 from octobert.report.page.runs import Content, Section, ShownRun
@@ -200,7 +201,7 @@ def _of_plans(target: str, search: AccuracySearch) -> Content:
             "seconds": seconds,
             "value": trial.saved_ms,
             "met": trial.met,
-            "name": f"{search.metric} {trial.value:.4f} ({-trial.drop:+.4f}) on {trial.rows} rows; float: "
+            "name": f"{metric_text(search.metric)} {trial.value:.4f} ({-trial.drop:+.4f}) on {trial.rows} rows; float: "
             f"{', '.join(trial.fallback) or 'nothing'}",
         }
         for number, (trial, seconds) in enumerate(zip(search.trials, spent, strict=True), start=1)
