@@ -26,6 +26,7 @@ import octobert
 from octobert.config.loading import parse
 from octobert.engine.executors import inline
 from octobert.pipeline import runner
+from tests.models.test_modular import modular
 from tests.support.checkpoints import WORDS, make_checkpoint
 
 TOLERANCE = 1e-5
@@ -248,6 +249,7 @@ def compare_scores(found: Comparisons, work: Path) -> None:
     tanh = CrossEncoder(str(folder), device="cpu", activation_fn=torch.nn.Tanh())
     tanh.save_pretrained(str(work / "saved"))
     found.scores("saved by CrossEncoder", work / "saved")
+    found.scores("modules behind the encoder", modular(work / "modular"))
 
 
 def main() -> int:

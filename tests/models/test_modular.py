@@ -40,7 +40,7 @@ def modular(
     }
     gelu = "torch.nn.modules.activation.GELU"
     modules = [
-        ("Pooling", {"pooling_mode": "cls"}),
+        ("Pooling", {"pooling_mode": "cls", "embedding_dimension": 32}),
         ("Dense", {"in_features": 32, "out_features": 32, "activation_function": gelu}),
         ("LayerNorm", {"dimension": 32}),
         ("Dense", {**scores, **(last or {})}),
