@@ -178,6 +178,7 @@ def test_the_version_of_what_makes_a_model_is_in_its_key(steps, monkeypatch) -> 
 COMPUTES_NOTHING = {
     "filelock",
     "huggingface_hub",
+    "packaging",
     "platformdirs",
     "psutil",
     "pydantic_core",

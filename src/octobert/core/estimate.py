@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 from pydantic import ConfigDict
 
 from octobert.core.frozen import FrozenModel
@@ -107,6 +106,8 @@ def statistics_of(samples: Sequence[float]) -> dict[str, float]:
         >>> [f"{name} {value:.1f}" for name, value in statistics_of([1.0, 2.0, 6.0]).items()][:3]
         ['min 1.0', 'avg 3.0', 'p50 2.0']
     """
+    import numpy as np
+
     array = np.asarray(samples, dtype=np.float64)
     percentiles = dict(
         zip(_PERCENTILES, np.percentile(array, list(_PERCENTILES.values())).tolist(), strict=True)
