@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,55 @@ def test_modules_that_make_no_scores(
         source = resolve(folder)
         heads.check_head(source, HEAD)
         load_torch(source.path, HEAD)
+
+
+@pytest.mark.parametrize("kept", [2, 3, 4])
+def test_modules_that_end_before_the_scores(golden, tmp_path: Path, kept: int) -> None:
+    """After the pooling, after a Dense whose output is a vector, and after the norm."""
+    folder = modular(tmp_path / "model")
+    path = folder / "modules.json"
+    path.write_text(json.dumps(json.loads(path.read_text())[:kept]))
+    with golden.raises(ModelError):
+        resolve(folder)
+
+
+@pytest.mark.parametrize("classes", [2**16 + 1, 10**9, 2**63, 10**30])
+def test_a_number_of_classes_is_no_size(golden, tmp_path: Path, classes: int) -> None:
+    folder = modular(tmp_path / "model")
+    path = folder / "4_Dense" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "out_features": classes}))
+    with golden.raises(ModelError):
+        resolve(folder)
+
+
+@pytest.mark.parametrize("file", ["2_Dense/model.safetensors", "4_Dense/model.safetensors"])
+def test_missing_weights_are_named_before_a_run(
+    golden, pairs: Path, tmp_path: Path, file: str
+) -> None:
+    folder = modular(tmp_path / "model", classes=2)
+    (folder / file).unlink()
+    plain = {"model": str(folder), "task": "text-classification", "data": str(pairs)}
+    with golden.raises(ModelError):
+        octobert.dry_run(plain, tmp_path / "out")
+
+
+def test_weights_of_modules_are_part_of_the_model(tmp_path: Path) -> None:
+    folder = modular(tmp_path / "model")
+    before = resolve(folder).digest
+    shutil.copy(folder / "2_Dense" / "model.safetensors", folder / "4_Dense" / "model.safetensors")
+    assert resolve(folder).digest != before
+
+
+def test_scores_are_not_cut(tmp_path: Path) -> None:
+    """As sentence-transformers, which reads `truncate_dim` for vectors alone."""
+    folder = modular(tmp_path / "model", classes=3)
+    path = folder / "config_sentence_transformers.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "truncate_dim": 2}))
+    captured = capture.capture(resolve(folder), HEAD, parity_feeds(pad_of(folder)))
+    (logits,) = parity.onnx_outputs(
+        captured.model, [parity.only(parity_feeds(pad_of(folder))[0], captured.model)]
+    )[0]
+    assert logits.shape[-1] == 3
 
 
 @pytest.mark.parametrize("kind", ["torch.nn.Linear", "os.system", "my_code.Score"])

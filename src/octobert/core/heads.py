@@ -5,7 +5,7 @@ Nothing asks for a head by its name. To support another one, add an entry to `HE
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from octobert.core.errors import ModelError, did_you_mean
@@ -67,11 +67,6 @@ class Head:
     def pooled(self) -> bool:
         """Return whether octobert adds modules of sentence-transformers to the model."""
         return bool(self.encoder)
-
-    @property
-    def by_modules(self) -> Head:
-        """Return the same head, made by the modules of a cross-encoder."""
-        return replace(self, auto_class="AutoModel", encoder="CrossEncoder")
 
     @property
     def model_outputs(self) -> tuple[str, ...]:

@@ -162,18 +162,30 @@ def read_config(folder: Path) -> Config:
     """
     path = folder / CONFIG
     config = read_object(path, missing_ok=True, **FINITE)
+    check_config(config, path)
+    return config
+
+
+def check_config(config: Config, path: Path) -> None:
+    """Check the values of a config that the size of a model depends on.
+
+    Args:
+        path: of the file that states them.
+
+    Raises:
+        ModelError: a value is none that an encoder can have.
+    """
     try:
         _Config.model_validate(config)
     except ValidationError as error:
         first = error.errors()[0]
         raise ModelError(
-            f"{CONFIG} has a value that no encoder can have",
+            f"{path.name} has a value that no encoder can have",
             where=f"{path}, {'.'.join(map(str, first['loc']))}",
             got=preview(first["input"], 60),
             expected=first["msg"].removeprefix("Input should be ").removeprefix("String should "),
             fix=_FIX,
         ) from error
-    return config
 
 
 Mode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken", "sum"]

@@ -27,7 +27,7 @@ from octobert.core.model_config import ADAPTER_CONFIG
 from octobert.models import weights
 from octobert.models.heads import unused_weights
 from octobert.models.pooling import pooler_of
-from octobert.models.sentence_transformers import is_modular
+from octobert.models.sentence_transformers import modular_head
 from octobert.models.source import ModelSource, read_config
 from octobert.models.torch_pooling import with_modules
 
@@ -53,13 +53,11 @@ def load_torch(
     Raises:
         ModelError: torch or transformers is missing, or the checkpoint does not hold all weights of this head.
     """
-    chosen = head_of(head)
-    if chosen.modular and is_modular(folder):
+    if made := modular_head(folder, head_of(head)):
         encoder = load_torch(
             folder, "feature-extraction", attention=attention, allow_pickle=allow_pickle
         )
-        pooler = pooler_of(folder, chosen.by_modules, allow_pickle=allow_pickle)
-        whole = with_modules(encoder, pooler)
+        whole = with_modules(encoder, pooler_of(folder, made, allow_pickle=allow_pickle))
         whole.input_names = inputs_of(encoder)
         return whole.eval()
     model, info = _from_pretrained(

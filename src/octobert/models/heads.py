@@ -11,7 +11,7 @@ from octobert.core.model_config import MODULES
 from octobert.core.onnx_files import TensorInfo
 from octobert.core.session import STATES, TOKEN_VECTORS
 from octobert.models.pooling import pooling_of
-from octobert.models.sentence_transformers import WHOLE, check_kind, is_modular, modules_of
+from octobert.models.sentence_transformers import WHOLE, check_kind, modular_head, modules_of
 from octobert.models.source import ModelSource
 
 # A checkpoint of pre-training may hold the heads of all its objectives, whichever its config names.
@@ -104,8 +104,8 @@ def check_head(source: ModelSource, name: str) -> None:
             expected="an encoder without a head",
             fix="choose the task that it was trained for, or save the encoder alone (AutoModel, save_pretrained)",
         )
-    if head.modular and is_modular(source.tokenizer_folder):
-        pooling_of(source.tokenizer_folder, head.by_modules)
+    if made := modular_head(source.tokenizer_folder, head):
+        pooling_of(source.tokenizer_folder, made)
         return
     if ending and not head.pooled:
         check_kind(source.tokenizer_folder, head)

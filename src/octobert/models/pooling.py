@@ -125,18 +125,18 @@ def pooling_of(folder: Path, head: Head) -> Pooling:
         for name, (_, module_folder) in list(zip(names, modules, strict=True))[1 + len(others) :]
         if name not in ("Dropout", "MultiVectorMask")
     ]
-    scores = len(following) - 1 if head.encoder == "CrossEncoder" else -1
-    steps = [
-        _step(name, place, folder, reads, "scores" if index == scores else reads)
-        for index, (name, place) in enumerate(following)
-    ]
-    if scores >= 0 and not isinstance(steps[-1], Dense):
+    scored = head.encoder == "CrossEncoder"
+    if scored and (not following or following[-1][0] != "Dense"):
         raise ModelError(
             "the last module of a cross-encoder makes no scores",
             where=where,
-            got=names[-1],
-            expected="Dense",
+            got=", ".join(names),
+            expected="a Dense at the end",
         )
+    steps = [
+        _step(*module, folder, reads, "scores" if scored and module == following[-1] else reads)
+        for module in following
+    ]
     if late and not any(isinstance(step, Normalize) for step in steps):
         # PyLate normalizes without stating it.
         steps.append(Normalize())
@@ -157,7 +157,8 @@ def pooling_of(folder: Path, head: Head) -> Pooling:
             saturation=saturation,
             include_prompt=bool(stated.get("include_prompt", True)),
             steps=tuple(steps),
-            truncate_dim=about.get("truncate_dim"),
+            # Scores are no vector to be cut.
+            truncate_dim=None if scored else about.get("truncate_dim"),
             # Vectors of tokens have one similarity.
             similarity=None if late else about.get("similarity_fn_name"),
         )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -228,10 +229,15 @@ def entries(types: Mapping[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def is_modular(folder: Path) -> bool:
-    """Return whether modules behind the encoder make the answers of a cross-encoder."""
+def modular_head(folder: Path, head: Head) -> Head | None:
+    """Return a head as the modules of a cross-encoder make it; None where layers of transformers do.
+
+    Raises:
+        ModelError: the files that say so cannot be read.
+    """
     about = read_object(folder / ABOUT, missing_ok=True)
-    return about.get("model_type") == "CrossEncoder" and len(modules_of(folder)) > 1
+    is_cross = about.get("model_type") == "CrossEncoder" and len(modules_of(folder)) > 1
+    return replace(head, encoder="CrossEncoder") if head.modular and is_cross else None
 
 
 def check_kind(folder: Path, head: Head | None = None) -> None:

@@ -18,7 +18,7 @@ from octobert.core.families import family_of, longest_input, model_types
 from octobert.core.family import EncoderFamily
 from octobert.core.files import canonical_digest, file_digest, file_stamp, opened
 from octobert.core.frozen import FrozenModel
-from octobert.core.heads import HEADS
+from octobert.core.heads import HEADS, Head
 from octobert.core.model_config import (
     ABOUT,
     MODULES,
@@ -35,7 +35,7 @@ from octobert.core.results import ModelMetadata, Problem
 from octobert.models.late_interaction import reading_of
 from octobert.models.locating import check_fits, completed, files_of, flat, locate
 from octobert.models.pooling import pooling_of
-from octobert.models.sentence_transformers import check_kind, is_modular
+from octobert.models.sentence_transformers import check_kind, modular_head
 from octobert.models.weights import other_kind
 
 _BESIDE = ("tokenizer.json", "config.json", "vocab.txt")
@@ -185,8 +185,8 @@ def resolve(
     stamp = _summary(path, folder, file_stamp)
     if path.is_file():
         config = {**config, **tables_of(path, file_stamp(path))}
-    elif is_modular(folder):
-        config = {**config, **_of_classifier(config, folder)}
+    elif made := modular_head(folder, HEADS["sequence-classification"]):
+        config = _of_classifier(config, folder, made)
     return ModelSource(
         path=path,
         kind="checkpoint" if path.is_dir() else "onnx",
@@ -282,19 +282,22 @@ def _native(config: Config, *, where: str) -> Config:
     return {key: value for key, value in native.items() if key != "auto_map"}
 
 
-def _of_classifier(config: Config, folder: Path) -> Config:
-    """What the config of a classifier states and that of a cross-encoder's encoder does not: its class, and its classes."""
-    head = HEADS["sequence-classification"]
-    last = pooling_of(folder, head.by_modules).steps[-1]
+def _of_classifier(config: Config, folder: Path, head: Head) -> Config:
+    """The config of a cross-encoder's encoder as that of a classifier, with the number of classes that the last module makes.
+
+    Raises:
+        ModelError: the modules are not supported, or there are more classes than any model has.
+    """
+    last = pooling_of(folder, head).steps[-1]
     assert isinstance(last, Dense)
     stated = str((config.get("architectures") or ["Model"])[0])
-    labels = [f"LABEL_{i}" for i in range(last.out_features)]
-    return {
+    classifier = {
+        **{key: value for key, value in config.items() if key not in ("id2label", "label2id")},
         "architectures": [re.sub(r"(For[A-Z]\w*|Model)$", head.architecture, stated)],
-        "num_labels": len(labels),
-        "id2label": dict(zip(map(str, range(len(labels))), labels, strict=True)),
-        "label2id": {label: i for i, label in enumerate(labels)},
+        "num_labels": last.out_features,
     }
+    model_config.check_config(classifier, folder / last.folder / model_config.CONFIG)
+    return classifier
 
 
 def _model_type(config: Config, family: str | None, *, where: str, needed: bool) -> str | None:

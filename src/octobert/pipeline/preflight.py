@@ -18,7 +18,7 @@ from octobert.data import sources
 from octobert.data.tokenization import check_length
 from octobert.models import checkpoint, heads, weights
 from octobert.models.pooling import pooler_of
-from octobert.models.sentence_transformers import is_modular
+from octobert.models.sentence_transformers import modular_head
 from octobert.models.source import ModelSource
 from octobert.pipeline.run import Run, TargetRun
 from octobert.quantization.methods.static import WHERE, Static
@@ -75,8 +75,10 @@ def check(run: Run, task: Task) -> None:
         raise RecipeError(
             "tuning needs the package optuna", where="tune", fix=environment.install("tune")
         )
-    if (head := head_of(task.head)).pooled:
-        pooler_of(model.tokenizer_folder, head, allow_pickle=recipe.allow_pickle)
+    head, folder = head_of(task.head), model.tokenizer_folder
+    made = head if head.pooled else modular_head(folder, head) if model.is_checkpoint else None
+    if made is not None:
+        pooler_of(folder, made, allow_pickle=recipe.allow_pickle)
     if model.is_checkpoint:
         # Also refuses model types that are not supported: they have no family.
         heads.check_class(model, task.head)
@@ -236,7 +238,7 @@ def _check_training(name: str, settings: TrainingSettings, model: ModelSource, t
         )
     if isinstance(settings, Qat) and settings.trained is not None:
         return
-    if head_of(task.head).modular and is_modular(model.tokenizer_folder):
+    if modular_head(model.tokenizer_folder, head_of(task.head)):
         raise RecipeError(
             "a cross-encoder whose scores modules make cannot be trained here",
             where=name,
